@@ -141,8 +141,8 @@ class AnswerStarted:
     number: int
     """0 for the first question of the run."""
     kept: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
-    """Return which tokens each head holds (`kvstream.memory.kept`). A reporter must call it while
-    it handles this event: the answer may change memory."""
+    """Return which tokens each head holds (`kvstream.memory.snapshot`). A reporter must call it
+    while it handles this event: the answer may change memory."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result, returned
 from kvstream.input.source import identity
 from kvstream.memory.contents import Memory
-from kvstream.memory.kept import positions
+from kvstream.memory.snapshot import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages.bm25 import bm25_of_documents
 from kvstream.run.prompt import REFUSAL, broken_apart
@@ -99,7 +99,7 @@ def answer(
         told += ": memory holds no others" if len(cited) < passages else ""
         told += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
         yield Notice(f"{told}.", note=True)
-    yield AnswerStarted(question, number, partial(positions.kept, memory))
+    yield AnswerStarted(question, number, partial(positions.snapshot, memory))
     began = time.perf_counter()
     sight = None
     if extract:

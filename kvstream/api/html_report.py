@@ -20,7 +20,7 @@ from kvstream.reporters.html.page import Chart, Document, Page, Run
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
-    from kvstream.memory.kept.positions import Kept
+    from kvstream.memory.snapshot.positions import Snapshot
 
 LARGEST = 6_000_000
 """Maximum bytes of a page."""
@@ -72,7 +72,7 @@ class _Reading(Run):
     """Facts collected from the events of one reading."""
 
     series: Series = field(default_factory=Series)
-    kept: Kept | None = None
+    kept: Snapshot | None = None
     notices: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Report:
 
         Raises UsageError for anything else.
         """
-        from kvstream.memory.kept.positions import kept
+        from kvstream.memory.snapshot.positions import snapshot
 
         if not isinstance(memory, Memory):
             raise UsageError(f"add() takes a Memory, as of Model.read, not {kind(memory)}.")
@@ -157,7 +157,7 @@ class Report:
         reading.name = reading.name or memory.method
         reading.series.end()
         with memory._in_use():
-            reading.kept = kept(memory._engine)
+            reading.kept = snapshot(memory._engine)
         reading.facts = _facts(told, memory.seconds)
         reading.times = _times(told["timing"])
 
@@ -191,7 +191,7 @@ class Report:
             raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error
 
     def _document(self, share: int) -> Document | None:
-        from kvstream.memory.kept.page_text import document_of
+        from kvstream.memory.snapshot.page_text import document_of
 
         kept = {r.name: r.kept for r in self._readings if r.kept is not None}
         if not any(len(each.ordinals) for each in kept.values()):

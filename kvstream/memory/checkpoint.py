@@ -54,7 +54,7 @@ class Checkpoint:
         self.position = None if self.saved is None else _position(path, self.saved.content.notes)
         self.digest: str | None = None
         """Digest of the complete memory; None before it is saved."""
-        self._saved = 0
+        self._last = 0
 
     def take_up(self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool]) -> None:
         """Restore the saved state into a new memory, and skip the tokens that it has read.
@@ -64,14 +64,14 @@ class Checkpoint:
         """
         if self.saved is None or self.position is None:
             return
-        saved = self.saved.content.state
+        state = self.saved.content.state
         check_model(self.saved, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
         for name in SAME:
-            if fresh[name] != saved[name]:
+            if fresh[name] != state[name]:
                 raise UsageError(
                     f"{self.path} is the checkpoint of another run: "
-                    f"{differs(name, saved[name], fresh[name])}. Remove the file to start "
+                    f"{differs(name, state[name], fresh[name])}. Remove the file to start "
                     "again, or name another one."
                 )
         position = self.position
@@ -83,14 +83,14 @@ class Checkpoint:
             )
         restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
-        kept = reader.retained()
+        ordinals = reader.retained()
         while feed.handed < position.tokens:
             count = min(DROP_BLOCK, position.tokens - feed.handed)
             if not _some(feed, count, interrupted).ids:
                 break
             trace.read, trace.end = feed.read_tokens, feed.end
             if trace.passages is not None:
-                trace.prune(kept[kept < trace.read])
+                trace.prune(ordinals[ordinals < trace.read])
         reached = (feed.handed, feed.sha256) == (position.tokens, position.sha256)
         if feed.handed < position.tokens and interrupted():
             raise SourceError(f"Reading was stopped before it came to the place of {self.path}.")
@@ -102,16 +102,16 @@ class Checkpoint:
                 "Remove the file to start again, or read what is new into it with "
                 f"`kvstream remember --memory {shlex.quote(str(self.path))} SOURCE -o FILE`."
             )
-        self._saved = feed.handed
+        self._last = feed.handed
 
     def note(self, memory: Memory, feed: TokenFeed) -> None:
         """Save if `every` tokens were read since the last time. Raise KvstreamError on failure."""
-        if feed.handed - self._saved >= self.every:
+        if feed.handed - self._last >= self.every:
             self._save(memory, feed, complete=False)
 
     def leave(self, memory: Memory, feed: TokenFeed) -> None:
         """Save an interrupted reading, if it has read more. Raises KvstreamError on failure."""
-        if feed.handed > self._saved:
+        if feed.handed > self._last:
             self._save(memory, feed, complete=False)
 
     def finish(self, memory: Memory, feed: TokenFeed) -> None:
@@ -119,7 +119,7 @@ class Checkpoint:
         self._save(memory, feed, complete=True)
 
     def _save(self, memory: Memory, feed: TokenFeed, *, complete: bool) -> None:
-        self._saved = feed.handed  # after a failure, the next try is also `every` tokens later
+        self._last = feed.handed  # after a failure, the next try is also `every` tokens later
         position = Position(feed.handed, feed.sha256, complete, self.base)
         # A resumed reading gets the text of citations from the sources again.
         digest = save(memory, self.path, passages=complete, position=asdict(position))
@@ -150,13 +150,13 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _position(path: Path, notes: Mapping[str, Any]) -> Position:
-    found = position_of(notes)
-    if found is None:
+    position = position_of(notes)
+    if position is None:
         raise UsageError(
             f"{path} is a memory file, not a checkpoint; name another file, or continue it "
             f"with `kvstream remember --memory {shlex.quote(str(path))} SOURCE`."
         )
-    return found
+    return position
 
 
 OPTIONS = {

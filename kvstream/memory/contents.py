@@ -47,13 +47,13 @@ class Trace:
     """Bytes after `end` that were taken from the sources, and not read yet."""
 
     @property
-    def taken(self) -> int:
+    def source_end(self) -> int:
         """Global byte offset after all bytes taken; an interrupted reading takes more text."""
         return max(self.end, sum(record.bytes for record in self.records))
 
-    def prune(self, kept: torch.Tensor) -> None:
-        """Drop offsets and text of tokens that are not in `kept` (int64, sorted, unique)."""
-        self.origins.prune(kept.numpy())
+    def prune(self, ordinals: torch.Tensor) -> None:
+        """Drop offsets and text of tokens that are not in `ordinals` (int64, sorted, unique)."""
+        self.origins.prune(ordinals.numpy())
         if self.passages is not None:
             self.passages.prune(self.origins.known()[1], self.end)
 

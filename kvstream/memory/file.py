@@ -68,10 +68,10 @@ def write(
     path: Path, state: Mapping[str, Any], notes: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> str:
     """Write a memory file, whole or not at all; return its digest. Raises KvstreamError."""
-    said, noted = _json(state), _json(notes)
-    digest = _digest(said, tensors, aside=False)
-    seal = _digest(digest + noted, tensors, aside=True)
-    metadata = {"state": said, "notes": noted, "memory": digest, "file": seal}
+    state_text, notes_text = _json(state), _json(notes)
+    digest = _digest(state_text, tensors, aside=False)
+    seal = _digest(digest + notes_text, tensors, aside=True)
+    metadata = {"state": state_text, "notes": notes_text, "memory": digest, "file": seal}
     table: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     # Wide number types first, so that each tensor is aligned to the size of its numbers.
@@ -171,11 +171,11 @@ def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
 def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return state and notes, checked against their schema. Raise SourceError if they are wrong."""
     try:
-        written = header.decoded(metadata["state"], header.Versions, "state is").format
+        number = header.decoded(metadata["state"], header.Versions, "state is").format
         version = header.decoded(metadata["notes"], header.Versions, "notes is").version
-        if written not in (None, FORMAT) or version.startswith("0.1."):
+        if number not in (None, FORMAT) or version.startswith("0.1."):
             raise SourceError(
-                f"{path} was written by kvstream {version} in format {written}; this version "
+                f"{path} was written by kvstream {version} in format {number}; this version "
                 f"reads format {FORMAT} of kvstream 0.2 and newer. Use the version that wrote it, "
                 "or read the sources again with `kvstream remember`."
             )
@@ -192,8 +192,8 @@ def _no_memory(path: Path) -> SourceError:
 
 def unusable(path: Path, why: str | Exception) -> SourceError:
     """Return the error for a file that is damaged, or that another program made."""
-    told = f"{why} is missing" if isinstance(why, KeyError) else why
-    return SourceError(f"{path} cannot be used: {told}. {REMEDY}")
+    reason = f"{why} is missing" if isinstance(why, KeyError) else why
+    return SourceError(f"{path} cannot be used: {reason}. {REMEDY}")
 
 
 @contextmanager

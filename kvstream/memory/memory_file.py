@@ -89,8 +89,8 @@ class MemoryFile:
     @property
     def answering(self) -> str | None:
         """Name of another model that answers from the passages beside it, if any."""
-        found = self.content.state.get("answering")
-        return None if found is None else str(found["name"])
+        model = self.content.state.get("answering")
+        return None if model is None else str(model["name"])
 
     @property
     def sources(self) -> Sequence[Mapping[str, Any]]:
@@ -144,16 +144,16 @@ class MemoryFile:
         from kvstream.model.placement import device_of
         from kvstream.model.precision import is_slow
 
-        found = dict(options)
-        made = self.model["dtype"]
-        device = device_of(str(found.get("device") or "auto")).type
-        quantized = found.get("quantize") is not None
-        if found.get("dtype", "auto") == "auto" and not is_slow(made, device) and not quantized:
-            found |= {"quantize": made} if made == INT8 else {"dtype": made}
-            found["like"] = self.path.name
-        if found.get("kv_dtype", "auto") == "auto":
-            found["kv_dtype"] = self.model["kv_dtype"]
-        return found
+        result = dict(options)
+        dtype = self.model["dtype"]
+        device = device_of(str(result.get("device") or "auto")).type
+        quantized = result.get("quantize") is not None
+        if result.get("dtype", "auto") == "auto" and not is_slow(dtype, device) and not quantized:
+            result |= {"quantize": dtype} if dtype == INT8 else {"dtype": dtype}
+            result["like"] = self.path.name
+        if result.get("kv_dtype", "auto") == "auto":
+            result["kv_dtype"] = self.model["kv_dtype"]
+        return result
 
     @property
     def without_entries(self) -> MemoryFile:
@@ -201,17 +201,17 @@ class MemoryFile:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        made = "without a question"
+        purpose = "without a question"
         if self.questions:
-            known = counted(len(self.questions), "question")
-            made = f"for {known}: {' / '.join(self.questions)}"
+            questions = counted(len(self.questions), "question")
+            purpose = f"for {questions}: {' / '.join(self.questions)}"
         return (
             f"Memory of {counted(self.tokens, 'token')} of {counted(len(self.sources), 'source')}, "
-            f"made {made}{'; the reading had not ended' if self.begun else ''}"
+            f"made {purpose}{'; the reading had not ended' if self.begun else ''}"
         )
 
 
 def position_of(notes: Mapping[str, Any]) -> Position | None:
     """Return the position in the notes of a checkpoint; None for another memory file."""
-    found = notes.get("position")
-    return None if found is None else Position(**found)
+    position = notes.get("position")
+    return None if position is None else Position(**position)

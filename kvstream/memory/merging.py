@@ -68,9 +68,9 @@ def _one_method(first: Memory, second: Memory, names: tuple[str, str]) -> str:
     asked, later = (bool(memory.plan.questions) for memory in (first, second))
     if asked == later:
         return "Read the sources again with one method and the same settings of it."
-    known = names[0] if asked else names[1]
+    name = names[0] if asked else names[1]
     return (
-        f"Only {known} was made for questions (-Q), and without --method that decides the method. "
+        f"Only {name} was made for questions (-Q), and without --method that decides the method. "
         "Read the sources again, all with the same -Q or all without."
     )
 
@@ -139,18 +139,18 @@ def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
     That is all of them, or a share in proportion to the tokens read, but more than the sinks, which
     stay. Raises BudgetError if there is no room.
     """
-    held = [max(m.reader.schedule.held) for m in (first, second)]
-    if sum(held) <= most:
-        return held[0], held[1]
+    sizes = [max(m.reader.schedule.held) for m in (first, second)]
+    if sum(sizes) <= most:
+        return sizes[0], sizes[1]
     sinks = [m.reader.evictor.sinks or 0 for m in (first, second)]
-    least = [min(h, s + 1) for h, s in zip(held, sinks, strict=True)]
+    least = [min(h, s + 1) for h, s in zip(sizes, sinks, strict=True)]
     if sum(least) > most:
         raise BudgetError(
             f"The budget leaves {most:,} entries for both memories, which take at least "
             f"{sum(least):,} with their sinks; use a larger --budget."
         )
     read = [m.trace.read for m in (first, second)]
-    share = min(held[0], max(most - held[1], round(most * read[0] / sum(read))))
+    share = min(sizes[0], max(most - sizes[1], round(most * read[0] / sum(read))))
     share = max(least[0], min(share, most - least[1]))
     return share, most - share
 
@@ -193,33 +193,33 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
     evictor.seen = first.seen + second.seen
     evictor.sinks = first.evictor.sinks
     evictor.generator.set_state(first.generator.get_state())
-    held = tuple(store.used - evictor.prompt for store in evictor.layers)
+    sizes = tuple(store.used - evictor.prompt for store in evictor.layers)
     assert isinstance(reader.schedule, Schedule)  # the method evicts
-    reader.schedule.take_over(held, evictor.seen, reader.steps)
+    reader.schedule.take_over(sizes, evictor.seen, reader.steps)
 
 
 def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: int) -> None:
     """Concatenate unrotated layers without the second prompt; sliding ones keep the second."""
     before = 0 if store.spec.window is not None else first.used
-    skipped = int((second.origin[0, : second.used] == PROMPT).sum()) if before else 0
-    taken = slice(skipped, second.used)
-    end = before + second.used - skipped
+    prompt = int((second.origin[0, : second.used] == PROMPT).sum()) if before else 0
+    part = slice(prompt, second.used)
+    end = before + second.used - prompt
 
     def put(into: Tensor, old: Tensor, new: Tensor) -> None:
         into[:, :before] = old[:, :before]
-        into[:, before:end] = new[:, taken]
+        into[:, before:end] = new[:, part]
 
     for name in ("keys", "values", "origin"):
         put(*(getattr(each, name) for each in (store, first, second)))
-    moved = store.origin[:, before:end]
-    moved[moved != PROMPT] += seen
+    origin = store.origin[:, before:end]
+    origin[origin != PROMPT] += seen
     for name, tensor in store.state.items():
         put(tensor, first.state[name], second.state[name])
     for name in ("window_attention", "accumulated_attention"):
-        measured, more = (getattr(each, name) for each in (first, second))
-        known = measured is not None and measured.shape[-1] >= first.used
+        attention, more = (getattr(each, name) for each in (first, second))
+        known = attention is not None and attention.shape[-1] >= first.used
         if before and known and more is not None and more.shape[-1] >= second.used:
-            setattr(store, name, torch.cat((measured[:, :before], more[:, taken]), dim=-1))
+            setattr(store, name, torch.cat((attention[:, :before], more[:, part]), dim=-1))
     store.used = store.unrotated = end
 
 
@@ -228,9 +228,9 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     names, bases, records = second.names, second.bases, second.records
     if not one_text:
         names = (*first.names, *names)
-        bases = (*first.bases, *(base + first.taken for base in bases))
+        bases = (*first.bases, *(base + first.source_end for base in bases))
         records = (*first.records, *records)
-    sources, bytes_before = (0, 0) if one_text else (len(first.names), first.taken)
+    sources, bytes_before = (0, 0) if one_text else (len(first.names), first.source_end)
     origins = TokenOrigins()
     parts = [first.origins.known(), second.origins.known()]
     origins.restore(
@@ -240,12 +240,12 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     )
     passages = None
     if first.passages is not None and second.passages is not None:
-        found, passages = first.passages.all(), Passages()
+        before, passages = first.passages.all(), Passages()
         # White space belongs to the passage after it, also across parts of one text, but not
         # across texts.
-        least = bytes_before or (found[-1].end if found else 0)
+        least = bytes_before or (before[-1].end if before else 0)
         more = (p.moved(sources, bytes_before) for p in second.passages.all())
-        passages.restore([*found, *(replace(p, reach=max(p.reach, least)) for p in more)])
+        passages.restore([*before, *(replace(p, reach=max(p.reach, least)) for p in more)])
     words = None
     if first.words is not None and second.words is not None:
         words = WordForms.of_both(first.words, second.words)

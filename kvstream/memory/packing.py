@@ -100,16 +100,16 @@ def packed_kept(beside: Beside) -> Tensor:
 
 def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
     """Return what was kept for an answering model, or None. Raise ValueError if it is wrong."""
-    said = state.get("answering")
-    if said is None:
+    facts = state.get("answering")
+    if facts is None:
         return None
     # JSON has at most six bytes per byte of text, and passages have numbers.
-    most, sources = 16 * said["room"] + LARGEST_ROW, len(state["trace"]["sources"])
+    most, sources = 16 * facts["room"] + LARGEST_ROW, len(state["trace"]["sources"])
     excerpts: dict[int, list[Passage]] = {}
     for row in _inflated(tensors["trace.kept"], most, KeptRow, "kept passages", sources):
         excerpts.setdefault(row.excerpt, []).append(_passage(row))
-    own = {name: value for name, value in said.items() if name != "name"}
-    return Beside(said["name"], excerpts=[tuple(e) for e in excerpts.values()], **own)
+    own = {name: value for name, value in facts.items() if name != "name"}
+    return Beside(facts["name"], excerpts=[tuple(e) for e in excerpts.values()], **own)
 
 
 def _deflated(rows: Iterable[list[Any]]) -> Tensor:

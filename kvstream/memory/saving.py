@@ -209,8 +209,8 @@ def _plan_of(
     method = remade(run.method, run.set, saved.path)
     if method.settings() != state["method"]["settings"]:
         raise UsageError(
-            f"{saved.path} was made by {run.method} with {_shown(state['method']['settings'])}, "
-            f"and here its settings are {_shown(method.settings())}."
+            f"{saved.path} was made by {run.method} with {_text(state['method']['settings'])}, "
+            f"and here its settings are {_text(method.settings())}."
         )
     task: Task = "summarize" if state["task"] == "summarize" else "ask"
     wording = wording_for(model.facts.folder)
@@ -233,10 +233,10 @@ def _plan_of(
 def _check_trained(saved: MemoryFile, reader: Reader) -> None:
     """Raise ModelError if the method has other trained weights than when the file was made."""
     method, here = saved.content.state["method"], _trained(reader)
-    if (made := method["trained"]) != here:
+    if (there := method["trained"]) != here:
         what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
         raise ModelError(
-            f"{saved.path} was made by {method['name']} with {what} (fingerprint {made}) than "
+            f"{saved.path} was made by {method['name']} with {what} (fingerprint {there}) than "
             f"the present ({here}); restore what made it, or read the sources again."
         )
 
@@ -249,10 +249,10 @@ def _check_sizes(
     vocabulary = model.model.get_input_embeddings().num_embeddings
     if any(i >= vocabulary for i in ids):
         raise ValueError(f"a catalyst has the token {max(ids)}, and the model knows {vocabulary}")
-    taken = len(ids) if method.evicts else 0
-    if (sizes.prompt, sizes.catalyst) != (len(state["head"]), taken):
+    size = len(ids) if method.evicts else 0
+    if (sizes.prompt, sizes.catalyst) != (len(state["head"]), size):
         raise ValueError(
-            f"its prompt and catalysts take {len(state['head'])} and {taken} entries, not "
+            f"its prompt and catalysts take {len(state['head'])} and {size} entries, not "
             f"{sizes.prompt} and {sizes.catalyst}"
         )
 
@@ -277,10 +277,10 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
             reader.cache.peak.bytes = reader.cache.bytes
         here = reader.model.kv_dtype
         if torch.promote_types(saved.kv_dtype, here) != here:
-            made, now = (str(t).removeprefix("torch.") for t in (saved.kv_dtype, here))
+            old, now = (str(t).removeprefix("torch.") for t in (saved.kv_dtype, here))
             memory.warnings.append(
-                f"The KV cache in {saved.path} is in {made}, and was rounded to {now}; "
-                f"--kv-dtype {made} keeps it as it is."
+                f"The KV cache in {saved.path} is in {old}, and was rounded to {now}; "
+                f"--kv-dtype {old} keeps it as it is."
             )
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
@@ -295,24 +295,24 @@ def restored(saved: MemoryFile, memory: Memory) -> None:
 
 def check_model(saved: MemoryFile, model: BoundedModel) -> None:
     """Raise ModelError if another model made a memory; its number type does not matter."""
-    made = saved.model
-    revision = f" at {made['revision']}" if made.get("revision") else ""
-    if not _same_weights(made, model):
-        dtype = made["dtype"]
+    facts = saved.model
+    revision = f" at {facts['revision']}" if facts.get("revision") else ""
+    if not _same_weights(facts, model):
+        dtype = facts["dtype"]
         loaded = f"--quantize {dtype}" if dtype == INT8 else f"--dtype {dtype}, --quantize"
         raise ModelError(
-            f"{saved.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
+            f"{saved.path} was made by {facts['name']}{revision} (weights {facts['fingerprint']}), "
             f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
             f"with -m, loaded with the same options ({loaded})."
         )
 
 
-def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
-    if made["dtype"] == model.weights_dtype:
-        return bool(made["fingerprint"] == model.fingerprint)
+def _same_weights(facts: Mapping[str, Any], model: BoundedModel) -> bool:
+    if facts["dtype"] == model.weights_dtype:
+        return bool(facts["fingerprint"] == model.fingerprint)
     # Weights stored in 16 bits do not change when they are converted to float32 and back.
-    there = fingerprint(model.model, getattr(torch, made["dtype"]))
-    return made["fingerprint"] == there or made["rounded"] == model.rounded
+    there = fingerprint(model.model, getattr(torch, facts["dtype"]))
+    return facts["fingerprint"] == there or facts["rounded"] == model.rounded
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
@@ -331,5 +331,5 @@ def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
         raise ValueError(str(error).rstrip(".")) from error
 
 
-def _shown(settings: Mapping[str, Any]) -> str:
+def _text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

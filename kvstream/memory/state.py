@@ -46,9 +46,9 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors[f"heads.{layer}.{name}"] = tensor
         # A catalyst measures again; without one a ranking uses the last measurement.
         for name, attribute in MEASURED.items() if not reader.catalysts else ():
-            measured = getattr(store, attribute)
-            if measured is not None and measured.shape[-1] == store.used:
-                tensors[f"{ASIDE}{layer}.{name}"] = measured
+            attention = getattr(store, attribute)
+            if attention is not None and attention.shape[-1] == store.used:
+                tensors[f"{ASIDE}{layer}.{name}"] = attention
     for recurrent in cache.recurrent:
         for name, tensor in recurrent.carried().items():
             tensors[f"states.{recurrent.carries.index}.{name}"] = tensor
@@ -89,16 +89,16 @@ def fill(
 
 def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
     """Restore the state of a recurrent layer, and return the names of its tensors."""
-    spec, carried = recurrent.carries, {}
+    spec, states = recurrent.carries, {}
     for name, (shape, dtype) in spec.shapes.items():
         key = f"states.{spec.index}.{name}"
         kind = tensors[key].dtype
         # The weights may have had another number type.
         kind = kind if kind.is_floating_point and dtype.is_floating_point else dtype
-        found = _tensor(tensors, key, kind, shape)
-        carried[name] = found.to(spec.device, dtype, copy=True)  # do not share the file's buffer
-    recurrent.resume(carried)
-    return {f"states.{spec.index}.{name}" for name in carried}
+        tensor = _tensor(tensors, key, kind, shape)
+        states[name] = tensor.to(spec.device, dtype, copy=True)  # do not share the file's buffer
+    recurrent.resume(states)
+    return {f"states.{spec.index}.{name}" for name in states}
 
 
 def _fill_layer(
@@ -116,10 +116,10 @@ def _fill_layer(
         into.copy_(_tensor(tensors, name, into.dtype, into.shape))
 
     for part, span in _parts(used, prefix).items():
-        for name, held in (("keys", store.keys), ("values", store.values)):
-            found = _tensor(tensors, f"{part}.{spec.index}.{name}", kv_dtype, held[:, span].shape)
-            _refuse_beyond(held.dtype, found, f"{part}.{spec.index}.{name}")
-            held[:, span].copy_(found)
+        for name, into in (("keys", store.keys), ("values", store.values)):
+            tensor = _tensor(tensors, f"{part}.{spec.index}.{name}", kv_dtype, into[:, span].shape)
+            _refuse_beyond(into.dtype, tensor, f"{part}.{spec.index}.{name}")
+            into[:, span].copy_(tensor)
     entries = slice(prefix, used)
     take(f"entries.{spec.index}.origin", store.origin[:, entries])
     origin = store.origin[:, entries]
@@ -135,22 +135,22 @@ def _fill_layer(
     for name, tensor in store.head_state.items():
         take(f"heads.{spec.index}.{name}", tensor)
     for name, attribute in MEASURED.items():
-        measured = tensors.get(f"{ASIDE}{spec.index}.{name}")
+        attention = tensors.get(f"{ASIDE}{spec.index}.{name}")
         setattr(store, attribute, None)
-        if measured is not None:
-            if (measured.dtype, measured.shape) != (torch.float32, (spec.heads, used)):
+        if attention is not None:
+            if (attention.dtype, attention.shape) != (torch.float32, (spec.heads, used)):
                 raise ValueError(f"what was measured of layer {spec.index} is not of its entries")
-            setattr(store, attribute, measured.to(spec.device))
+            setattr(store, attribute, attention.to(spec.device))
     store.used, store.unrotated = used, raw
 
 
 def _tensor(
     tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, shape: Sequence[int]
 ) -> Tensor:
-    found = tensors[name]
-    if (found.dtype, tuple(found.shape)) != (dtype, tuple(shape)):
-        raise ValueError(f"{name} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
-    return found
+    data = tensors[name]
+    if (data.dtype, tuple(data.shape)) != (dtype, tuple(shape)):
+        raise ValueError(f"{name} is {data.dtype} {list(data.shape)}, not {dtype} {list(shape)}")
+    return data
 
 
 def _refuse_beyond(dtype: torch.dtype, numbers: Tensor, name: str) -> None:

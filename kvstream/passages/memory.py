@@ -240,7 +240,7 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
         part.passages.fit(share, part.order)
         for excerpt in part.passages.excerpts:
             excerpts.append(tuple(p.moved(sources, end) for p in excerpt.passages))
-        sources, end = sources + len(part.trace.names), end + part.trace.taken
+        sources, end = sources + len(part.trace.names), end + part.trace.source_end
     size = sum(part.passages.bytes for part in parts)
     dropped = sum(part.passages.dropped for part in parts)
     first = parts[0].beside

@@ -20,8 +20,8 @@ from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, Usa
 from kvstream.events import Event, Notice, Result, Started, changed
 from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
-from kvstream.memory.kept import positions
-from kvstream.memory.kept.positions import Kept
+from kvstream.memory.snapshot import positions
+from kvstream.memory.snapshot.positions import Snapshot
 from kvstream.methods.whole import Passages
 from kvstream.model.loading import refuse_together
 from kvstream.passages.excerpts import LENGTH, Excerpt, Excerpts
@@ -173,7 +173,7 @@ class Scouting:
             return
         memory, questions = scouted.memory, request.questions
         guesses = [answered(memory, question) for question in questions]
-        held = positions.kept(memory)
+        held = positions.snapshot(memory)
         # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
         ready = [
             scouted.passages.ranked(question, memory, basis.regions)
@@ -327,7 +327,7 @@ class Scouting:
         """
         first, basis = answered(scouted.memory, question)
         ranked = scouted.passages.ranked(question, scouted.scout, basis.regions)
-        held = partial(positions.kept, scouted.memory)
+        held = partial(positions.snapshot, scouted.memory)
         yield from self._from_passages(scouted, question, ranked, number, first, held, **how)
 
     def _from_passages(
@@ -337,7 +337,7 @@ class Scouting:
         ranked: Chooser,
         number: int,
         first: Result | None = None,
-        held: Callable[[], Kept] | None = None,
+        held: Callable[[], Snapshot] | None = None,
         **how: Any,
     ) -> Iterator[Event]:
         """Yield the events of an answer; a scout answered `first`, and `held` is what it holds.

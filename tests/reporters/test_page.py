@@ -13,7 +13,7 @@ from test_html import ATTACKS, page_of
 
 import kvstream
 from kvstream.api.model import Model
-from kvstream.memory.kept.page_text import document_of
+from kvstream.memory.snapshot.page_text import document_of
 from kvstream.reporters.format import visible
 from kvstream.reporters.html.render import render
 

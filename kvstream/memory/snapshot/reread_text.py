@@ -14,7 +14,7 @@ from kvstream.errors import KvstreamError
 from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.input.source import SourceOver, SourceRecord
 from kvstream.input.sources import SourceSet, open_sources
-from kvstream.memory.kept.positions import Kept
+from kvstream.memory.snapshot.positions import Snapshot
 from kvstream.tokenization.loading import TokenStream
 
 MOST_STARTS = 1 << 22
@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass
-class Reread:
+class PageText:
     pieces: list[Piece] = field(default_factory=list)
     """The requested text, in order."""
     ends: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -56,29 +56,29 @@ class Reread:
     stride: int = 1
 
 
-def reread(of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]]) -> Reread | str:
+def reread(of: Snapshot, starts: np.ndarray, spans: Sequence[tuple[int, int]]) -> PageText | str:
     """Read the sources again. If that is impossible, return a sentence with the reason.
 
-    `starts` int64 [U], sorted: where kept tokens begin. `wanted`: sorted, disjoint ranges of bytes
+    `starts` int64 [U], sorted: where kept tokens begin. `spans`: sorted, disjoint ranges of bytes
     whose text is returned; no other text is held. Digests show whether the sources have changed.
     """
     if not of.records:
         return "The sources are not known."
     for record in of.records:
         if not os.path.isfile(record.name):
-            shown = "Standard input" if record.name == "-" else record.name
-            return f"{shown} cannot be read a second time."
+            name = "Standard input" if record.name == "-" else record.name
+            return f"{name} cannot be read a second time."
     why = ""
     for plain in (False, True):  # it is unknown whether --text was given
         try:
             sources = open_sources([record.name for record in of.records], plain=plain)
-            found = _Gathered(of, starts, wanted, sources).read()
+            text = _Rereader(of, starts, spans, sources).read()
         except (KvstreamError, OSError) as error:
             why = why or str(error)
             continue
         changed = _changed(of.records, sources.records)
         if changed is None and list(sources.bases) == list(of.bases):
-            return found
+            return text
         why = why or f"{changed or 'A source'} changed after it was read."
     return why
 
@@ -108,7 +108,7 @@ def _prefix(path: Path, size: int) -> str:
 class _Before(SourceOver):
     """Sources as far as a first reading, even an interrupted one: digests are of the same bytes."""
 
-    def __init__(self, of: Kept, source: SourceSet) -> None:
+    def __init__(self, of: Snapshot, source: SourceSet) -> None:
         super().__init__(source)
         self._begun, self._size = len(of.records), sum(record.bytes for record in of.records)
 
@@ -119,27 +119,27 @@ class _Before(SourceOver):
                 return
 
 
-class _Gathered:
+class _Rereader:
     def __init__(
-        self, of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], sources: SourceSet
+        self, of: Snapshot, starts: np.ndarray, spans: Sequence[tuple[int, int]], sources: SourceSet
     ) -> None:
-        self.of, self.starts, self.wanted, self.sources = of, starts, wanted, sources
-        self.found = Reread(ends=starts + 1)
+        self.of, self.starts, self.spans, self.sources = of, starts, spans, sources
+        self.text = PageText(ends=starts + 1)
         self.range = 0
         self.source = -1
         self.line = 1
 
-    def read(self) -> Reread:
+    def read(self) -> PageText:
         stream = TokenStream(self.of.tokenizer, _Before(self.of, self.sources), self._take)
-        parts, seen, found = [], 0, self.found
-        found.stride = -(-self.of.read // MOST_STARTS) or 1
+        parts, seen, text = [], 0, self.text
+        text.stride = -(-self.of.read // MOST_STARTS) or 1
         while len(batch := stream.block()):
-            parts.append(batch.starts[-seen % found.stride :: found.stride])
+            parts.append(batch.starts[-seen % text.stride :: text.stride])
             self._ends(batch.starts, batch.end)
             seen += len(batch)
-        found.tokens = np.concatenate(parts) if parts else found.tokens
-        found.pieces = _joined(found.pieces)
-        return found
+        text.tokens = np.concatenate(parts) if parts else text.tokens
+        text.pieces = _joined(text.pieces)
+        return text
 
     def _ends(self, starts: np.ndarray, end: int) -> None:
         """Note the ends of the kept tokens among those that begin at `starts`."""
@@ -149,7 +149,7 @@ class _Gathered:
         own = self.starts[first:last]
         behind = np.append(starts[1:], end)
         places = np.searchsorted(starts, own, side="right") - 1
-        self.found.ends[first:last] = np.maximum(behind[places], own + 1)
+        self.text.ends[first:last] = np.maximum(behind[places], own + 1)
 
     def _take(self, block: TextBlock) -> None:
         """Keep the requested parts of a block of text."""
@@ -157,10 +157,10 @@ class _Gathered:
             self.source, self.line = block.source, 1
         offsets: np.ndarray | None = None
         counted = 0
-        while self.range < len(self.wanted) and block.text:
+        while self.range < len(self.spans) and block.text:
             if offsets is None:
                 offsets = block.offsets()
-            begin, end = self.wanted[self.range]
+            begin, end = self.spans[self.range]
             first, last = (int(i) for i in np.searchsorted(offsets, [begin, end]))
             last = min(last, len(block.text))
             if first < last:
@@ -168,7 +168,7 @@ class _Gathered:
                 counted = first
                 text, line = block.text[first:last], self.line if block.place is None else None
                 piece = Piece(block.source, text, offsets[first : last + 1], line, block.place)
-                self.found.pieces.append(piece)
+                self.text.pieces.append(piece)
             if end > int(offsets[-1]):
                 break
             self.range += 1
@@ -194,7 +194,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     ]
 
 
-def held_pieces(of: Kept) -> list[Piece]:
+def held_pieces(of: Snapshot) -> list[Piece]:
     """Return the passages that memory holds as pieces, for use without the sources."""
     pieces = []
     for passage in sorted(of.passages, key=lambda p: p.start):
@@ -206,7 +206,7 @@ def held_pieces(of: Kept) -> list[Piece]:
     return pieces
 
 
-def held_ends(of: Kept, starts: np.ndarray, pieces: Sequence[Piece]) -> np.ndarray:
+def held_ends(of: Snapshot, starts: np.ndarray, pieces: Sequence[Piece]) -> np.ndarray:
     """Return where kept tokens end, by encoding each passage alone: int64 [U]."""
     ends = starts + 1
     for piece in pieces:
@@ -215,9 +215,9 @@ def held_ends(of: Kept, starts: np.ndarray, pieces: Sequence[Piece]) -> np.ndarr
             continue
         own = of.tokenizer.spans(piece.text, continuing=True).starts
         chars = np.searchsorted(utf8_starts(piece.text), own, side="right") - 1
-        known = np.unique(
+        borders = np.unique(
             np.concatenate([piece.offsets[chars], starts[first:last], piece.offsets[-1:]])
         )
-        behind = np.searchsorted(known, starts[first:last], side="right")
-        ends[first:last] = known[np.minimum(behind, len(known) - 1)]
+        behind = np.searchsorted(borders, starts[first:last], side="right")
+        ends[first:last] = borders[np.minimum(behind, len(borders) - 1)]
     return ends

@@ -14,9 +14,9 @@ import kvstream
 from kvstream.api.model import Model
 from kvstream.input.sources import open_sources
 from kvstream.logs.thinning import ThinnedSource
-from kvstream.memory.kept.page_text import MARGIN, NEAR, document_of
-from kvstream.memory.kept.positions import Kept
-from kvstream.memory.kept.reread_text import reread
+from kvstream.memory.snapshot.page_text import MARGIN, NEAR, document_of
+from kvstream.memory.snapshot.positions import Snapshot
+from kvstream.memory.snapshot.reread_text import reread
 from kvstream.reporters.html.page import Document, Fold, Text
 from kvstream.tokenization.loading import TokenStream
 
@@ -34,7 +34,7 @@ def model(session) -> Model:
 
 
 @pytest.fixture(scope="module")
-def read(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Kept, Any]:
+def read(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Snapshot, Any]:
     """Return a file, what memory kept of it, and the result."""
     path = tmp_path_factory.mktemp("kept") / "prose.txt"
     path.write_bytes(PROSE.encode())
@@ -70,7 +70,7 @@ def all_tokens(path: Path, tokenizer: Any) -> np.ndarray:
     return np.append(np.concatenate(parts), end)
 
 
-def test_the_positions_agree_with_the_result(read: tuple[Path, Kept, Any]) -> None:
+def test_the_positions_agree_with_the_result(read: tuple[Path, Snapshot, Any]) -> None:
     _, kept, result = read
     assert len(kept.ordinals) == result.retained == len(kept.starts)
     assert kept.read == result.read
@@ -79,7 +79,7 @@ def test_the_positions_agree_with_the_result(read: tuple[Path, Kept, Any]) -> No
     assert len(union) == result.retained
 
 
-def test_each_span_is_its_token(read: tuple[Path, Kept, Any]) -> None:
+def test_each_span_is_its_token(read: tuple[Path, Snapshot, Any]) -> None:
     """The reference decodes the bytes of each token separately."""
     path, kept, result = read
     cited = [(c["source"], c["byte_start"], c["byte_end"]) for c in result.citations]
@@ -99,14 +99,14 @@ def test_each_span_is_its_token(read: tuple[Path, Kept, Any]) -> None:
         assert citation["text"].startswith(shown)
 
 
-def test_all_of_a_short_text_is_there(read: tuple[Path, Kept, Any]) -> None:
+def test_all_of_a_short_text_is_there(read: tuple[Path, Snapshot, Any]) -> None:
     _, kept, _ = read
     document = document_of({"one": kept}, [])
     parts = [item.text for s in document.sections for item in s.items]
     assert "".join(part or "" for part in parts) == PROSE
 
 
-def test_a_long_text_is_folded(read: tuple[Path, Kept, Any]) -> None:
+def test_a_long_text_is_folded(read: tuple[Path, Snapshot, Any]) -> None:
     """Each byte of the file is either shown or folded. Kept tokens are shown."""
     path, kept, _ = read
     few = dataclasses.replace(
@@ -126,7 +126,7 @@ def test_a_long_text_is_folded(read: tuple[Path, Kept, Any]) -> None:
     assert "folded" in document.notes[0]
 
 
-def test_the_limits_hold(read: tuple[Path, Kept, Any]) -> None:
+def test_the_limits_hold(read: tuple[Path, Snapshot, Any]) -> None:
     _, kept, _ = read
     document = document_of({"one": kept}, [], limit=2000, most=40)
     assert len(document.spans) <= 40
@@ -137,7 +137,7 @@ def test_the_limits_hold(read: tuple[Path, Kept, Any]) -> None:
 
 
 def test_a_changed_file_shows_what_memory_holds(
-    read: tuple[Path, Kept, Any], tmp_path: Path
+    read: tuple[Path, Snapshot, Any], tmp_path: Path
 ) -> None:
     """The page shows no byte of the new text."""
     path, kept, _ = read
@@ -152,7 +152,7 @@ def test_a_changed_file_shows_what_memory_holds(
 
 
 def test_text_behind_what_was_read_does_no_harm(
-    read: tuple[Path, Kept, Any], tmp_path: Path
+    read: tuple[Path, Snapshot, Any], tmp_path: Path
 ) -> None:
     """A file that grew is unchanged up to where it was read."""
     path, kept, _ = read
@@ -164,7 +164,7 @@ def test_text_behind_what_was_read_does_no_harm(
 
 
 def test_a_packed_text_is_read_again_as_far_as_it_was_read(
-    read: tuple[Path, Kept, Any], tmp_path: Path
+    read: tuple[Path, Snapshot, Any], tmp_path: Path
 ) -> None:
     _, kept, _ = read
     path = tmp_path / "a.txt.gz"
@@ -179,7 +179,7 @@ def test_a_packed_text_is_read_again_as_far_as_it_was_read(
 
 @pytest.mark.parametrize("name", ["a.txt", "a.gz"])
 def test_a_thinned_log_is_read_again_as_far_as_it_was_read(
-    read: tuple[Path, Kept, Any], tmp_path: Path, name: str
+    read: tuple[Path, Snapshot, Any], tmp_path: Path, name: str
 ) -> None:
     _, kept, _ = read
     line = "2026-01-01 10:00:00 INFO café: les élèves étaient là\n".encode()

@@ -14,7 +14,7 @@ from kvstream.tokenization.passages import Passage
 
 
 @dataclass(frozen=True)
-class Kept:
+class Snapshot:
     """A copy of the positions in a memory. It does not change when the memory does."""
 
     names: Sequence[str]
@@ -49,7 +49,7 @@ def counts_of(layers: Sequence[Sequence[np.ndarray]], size: int) -> np.ndarray:
     return np.bincount(np.concatenate(every), minlength=size)
 
 
-def kept(memory: Memory) -> Kept:
+def snapshot(memory: Memory) -> Snapshot:
     """Return the positions that a memory holds now."""
     reader, trace = memory.reader, memory.trace
     stores = reader.compressible or reader.cache.stores
@@ -61,7 +61,7 @@ def kept(memory: Memory) -> Kept:
     trace.prune(reader.retained())
     layers = tuple(store.spec.index for store in stores)
     passages = () if trace.passages is None else tuple(trace.passages.all())
-    return Kept(
+    return Snapshot(
         tuple(trace.names), tuple(trace.bases), tuple(trace.records), trace.read, trace.end,
         ordinals, trace.origins.starts(ordinals), layers, tuple(heads), passages, memory.tokenizer,
     )  # fmt: skip

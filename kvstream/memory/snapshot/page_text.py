@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.memory.kept.positions import Kept, counts_of
-from kvstream.memory.kept.reread_text import Piece, Reread, held_ends, held_pieces, reread
+from kvstream.memory.snapshot.positions import Snapshot, counts_of
+from kvstream.memory.snapshot.reread_text import PageText, Piece, held_ends, held_pieces, reread
 from kvstream.reporters.html.page import Document, Fold, Section, Shading, Span, Text
 from kvstream.tokenization.sentences import looks_like_lines
 
@@ -45,13 +45,13 @@ class KeptTokens:
 
     starts: np.ndarray
     """int64 [U], sorted and distinct: global byte offset of each token."""
-    known: tuple[np.ndarray, np.ndarray]
+    table: tuple[np.ndarray, np.ndarray]
     """(offsets, ordinals) of the tokens whose ordinal is known."""
     counts: np.ndarray
     """int64 [U]: number of heads, of all readings, that hold each token."""
 
     @classmethod
-    def of(cls, readings: Mapping[str, Kept]) -> KeptTokens:
+    def of(cls, readings: Mapping[str, Snapshot]) -> KeptTokens:
         starts = np.unique(np.concatenate([each.starts for each in readings.values()]))
         counts = np.zeros(len(starts), dtype=np.int64)
         for each in readings.values():
@@ -73,17 +73,17 @@ class KeptTokens:
             range(1, min(len(order), most) + 1), True,
             key=lambda count: _size(np.sort(self.starts[order[:count]]), NEAR[-1]) > limit,
         )  # fmt: skip
-        chosen = np.sort(order[: max(1, fitting)])
-        return NEAR[-1], KeptTokens(self.starts[chosen], self.known, self.counts[chosen])
+        best = np.sort(order[: max(1, fitting)])
+        return NEAR[-1], KeptTokens(self.starts[best], self.table, self.counts[best])
 
-    def ordinals(self, found: Reread) -> np.ndarray:
+    def ordinals(self, text: PageText) -> np.ndarray:
         """Return the ordinal of each token: int64 [U]."""
-        places, ordinals = self.known
-        if np.isin(self.starts, places).all() or not len(found.tokens):
+        places, ordinals = self.table
+        if np.isin(self.starts, places).all() or not len(text.tokens):
             return np.interp(self.starts, places, ordinals).astype(np.int64)
-        return (np.searchsorted(found.tokens, self.starts, side="right") - 1) * found.stride
+        return (np.searchsorted(text.tokens, self.starts, side="right") - 1) * text.stride
 
-    def shading(self, name: str, of: Kept) -> Shading:
+    def shading(self, name: str, of: Snapshot) -> Shading:
         """Return which of all tokens one reading kept."""
         own = np.minimum(np.searchsorted(self.starts, of.starts), len(self.starts) - 1)
         there = self.starts[own] == of.starts
@@ -94,7 +94,7 @@ class KeptTokens:
 
 
 def document_of(
-    readings: Mapping[str, Kept],
+    readings: Mapping[str, Snapshot],
     cited: Sequence[Cited],
     limit: int = 3_600_000,
     most: int = MOST_TOKENS,
@@ -111,19 +111,19 @@ def document_of(
     size = sum(record.bytes for record in first.records)
     near, tokens = every.fitting(limit, most)
     if whole := 0 < size <= min(WHOLE, limit):
-        wanted = [(0, size + 1)]
+        ranges = [(0, size + 1)]
     else:
         ends = [(a, b) for a, b in places if a < b]
-        wanted = _ranges(tokens.starts, ends, near + MARGIN)
-    found = reread(first, tokens.starts, wanted)
+        ranges = _ranges(tokens.starts, ends, near + MARGIN)
+    text = reread(first, tokens.starts, ranges)
     notes = []
-    if isinstance(found, str):
+    if isinstance(text, str):
         notes.append(
-            f"{found} Only the passages that memory holds can be shown; the text between them is "
+            f"{text} Only the passages that memory holds can be shown; the text between them is "
             "not in this file."
         )
         pieces = _united([held_pieces(each) for each in readings.values()])
-        found = Reread(pieces, held_ends(first, tokens.starts, pieces))
+        text = PageText(pieces, held_ends(first, tokens.starts, pieces))
         whole = False
     elif not whole:
         notes.append(
@@ -135,17 +135,17 @@ def document_of(
             f"The page has {len(tokens.starts):,} of the {len(every.starts):,} kept tokens: those "
             "that most heads hold. Folds, shares and the map are of these."
         )
-    cutter = Cutter(first, tokens.starts, found, places, min(near, WIDE), whole)
+    cutter = Cutter(first, tokens.starts, text, places, min(near, WIDE), whole)
     sections = cutter.sections()
     sample = next((t.text for s in sections for t in s.items if isinstance(t, Text)), "")
     shadings = [tokens.shading(name, each) for name, each in readings.items()]
     return Document(
-        sections, cutter.marks, tokens.ordinals(found), first.read, shadings, cutter.cited, notes,
+        sections, cutter.marks, tokens.ordinals(text), first.read, shadings, cutter.cited, notes,
         looks_like_lines(sample),
     )  # fmt: skip
 
 
-def _place(of: Kept, cited: Cited) -> tuple[int, int]:
+def _place(of: Snapshot, cited: Cited) -> tuple[int, int]:
     """Return the global byte offsets of a citation; an empty range if its source is unknown."""
     name, begin, end = cited
     if name not in of.names:
@@ -191,30 +191,30 @@ def _size(starts: np.ndarray, near: int) -> int:
 class Cutter:
     """Cuts the text into stretches that are shown and stretches that are folded."""
 
-    of: Kept
+    of: Snapshot
     starts: np.ndarray
-    found: Reread
+    text: PageText
     places: Sequence[tuple[int, int]]
     near: int
     whole: bool
 
     def __post_init__(self) -> None:
-        self.held = not len(self.found.tokens)
+        self.only_passages = not len(self.text.tokens)
         """Whether there are only passages, which are shown whole."""
-        self.ends = self.found.ends
+        self.ends = self.text.ends
         self.cited: list[Span | None] = [None] * len(self.places)
         self.marks = np.zeros((len(self.starts), 3), dtype=np.int64)
         """Index of the text, start and length of each kept token; `sections` fills it."""
         self.texts = 0
 
     def sections(self) -> list[Section]:
-        made: list[Section] = []
+        sections: list[Section] = []
         items: list[Text | Fold] = []
         source, heading, chars = -1, None, 0
         for piece, begin, end, shown in self._stretches():
             turn = piece is not None and shown and piece.source != source
             if items and (turn or chars >= SECTION):
-                made.append(Section(heading, items))
+                sections.append(Section(heading, items))
                 items, heading, chars = [], None, 0
             if turn:
                 assert piece is not None
@@ -230,13 +230,13 @@ class Cutter:
                 items.append(self._text(piece, begin, end))
                 chars += end - begin
         if items:
-            made.append(Section(heading, items))
-        return made
+            sections.append(Section(heading, items))
+        return sections
 
     def _stretches(self) -> Iterator[tuple[Piece | None, int, int, bool]]:
         """Yield (piece, first character, end, shown), or (None, byte, byte, False) without text."""
         reached = 0
-        for piece in self.found.pieces:
+        for piece in self.text.pieces:
             for begin, end, shown in self._regions(piece):
                 if not shown and not self.whole:
                     continue  # becomes part of the next stretch without text
@@ -254,15 +254,15 @@ class Cutter:
     def _regions(self, piece: Piece) -> Iterator[tuple[int, int, bool]]:
         """Yield (first character, end, shown) of the parts of a piece that are shown or folded."""
         size = len(piece.text)
-        if self.held:
+        if self.only_passages:
             yield 0, size, True
             return
-        taken = sorted(self._taken(piece))
-        if not taken:
+        spans = sorted(self._spans(piece))
+        if not spans:
             yield 0, size, False
             return
         at, behind = 0, -self.near - MARGIN
-        for first, last in [*taken, (size + self.near + MARGIN, size)]:
+        for first, last in [*spans, (size + self.near + MARGIN, size)]:
             low = 0 if behind < 0 else _after(piece.text, min(behind + self.near, size))
             high = size if first > size else _before(piece.text, max(first - self.near, 0))
             if high - low >= SHORTEST:
@@ -274,18 +274,18 @@ class Cutter:
         if at < size:
             yield at, size, True
 
-    def _taken(self, piece: Piece) -> list[tuple[int, int]]:
+    def _spans(self, piece: Piece) -> list[tuple[int, int]]:
         """Return the characters of a piece that must be shown: kept tokens and citations."""
         first, last = np.searchsorted(self.starts, [piece.start, piece.end])
         begins = np.searchsorted(piece.offsets, self.starts[first:last], side="right") - 1
         ends = np.searchsorted(piece.offsets, self.ends[first:last])
-        found = list(zip(begins.tolist(), ends.tolist(), strict=True))
+        spans = list(zip(begins.tolist(), ends.tolist(), strict=True))
         for begin, end in self.places:
             low, high = max(begin, piece.start), min(end, piece.end)
             if low < high:
                 a, b = np.searchsorted(piece.offsets, [low, high])
-                found.append((int(a), int(b)))
-        return found
+                spans.append((int(a), int(b)))
+        return spans
 
     def _chunks(self, piece: Piece, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a long stretch between two lines or words, and never inside a kept token."""
@@ -323,9 +323,9 @@ class Cutter:
         return Text(text, _label(piece, begin))
 
     def _fold(self, begin: int, end: int, text: str | None) -> Fold:
-        count, stride = None, self.found.stride
-        if not self.held:
-            first, last = np.searchsorted(self.found.tokens, [begin, end])
+        count, stride = None, self.text.stride
+        if not self.only_passages:
+            first, last = np.searchsorted(self.text.tokens, [begin, end])
             count = int(last - first) * stride
         return Fold(count, stride > 1, end - begin, text)
 
@@ -339,18 +339,18 @@ def _label(piece: Piece, begin: int) -> str:
 def _after(text: str, place: int) -> int:
     """Return the next place where a line begins, or else a sentence or a word."""
     for mark in ("\n", ". ", " "):
-        found = text.find(mark, place, place + MARGIN // 2)
-        if found >= 0:
-            return found + len(mark)
+        at = text.find(mark, place, place + MARGIN // 2)
+        if at >= 0:
+            return at + len(mark)
     return min(place, len(text))
 
 
 def _before(text: str, place: int) -> int:
     """Return the last place up to here where a line begins, or else a sentence or a word."""
     for mark in ("\n", ". ", " "):
-        found = text.rfind(mark, max(0, place - MARGIN // 2), place)
-        if found >= 0:
-            return found + len(mark)
+        at = text.rfind(mark, max(0, place - MARGIN // 2), place)
+        if at >= 0:
+            return at + len(mark)
     return place
 
 
