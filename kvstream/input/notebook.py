@@ -11,6 +11,7 @@ from typing import Any
 import ijson
 
 from kvstream.errors import SourceError
+from kvstream.input.blocks import Heading
 from kvstream.input.controls import LONE
 from kvstream.input.document_lines import Piece, Read
 from kvstream.input.formats import PeekedStream, stream_of
@@ -38,7 +39,7 @@ _FILE = re.compile(r"data:(image)?[\w.+-]*/[\w.+;=-]+;base64,[A-Za-z0-9+/=]*")
 _NAME_ONLY = re.compile(r"\s*<[\w.]+(?: object| at 0x[0-9A-Fa-f]+)+>\s*")
 """What an output shows where only its other types can be shown."""
 _FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)", re.MULTILINE)
+_HEADING = re.compile(r"^(#{1,6})[ \t]+(\S.*)", re.MULTILINE)
 _NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
 """What Python writes beside JSON."""
 _BEGUN = re.compile(r"[-A-Za-z]{1,9}\Z")
@@ -53,7 +54,7 @@ class Notebook:
         self._name, self._notes = name, notes
         self._json = stream_of(_with_short_strings(read))
         self._pictures = self._files = self._others = self._cut = self._cells = self._held = 0
-        self._heading = ""
+        self._heading = Heading("")
         self._kind, self._level = "", 1
         self._source: list[str] = []
         self._outputs: list[str] = []
@@ -131,19 +132,24 @@ class Notebook:
 
     @property
     def _place(self) -> str:
-        return f"{self._heading}, cell {self._cells}" if self._heading else f"cell {self._cells}"
+        heading = f"{self._heading}, " if self._heading else ""
+        return Heading(f"{heading}cell {self._cells}", self._heading.level)
 
     def _cell(self) -> list[Piece]:
         source = self._without_pictures("".join(self._source)).strip("\n")
         if self._kind == "heading":  # of format 3
             source = f"{'#' * self._level} {source}"
-        if self._kind in ("markdown", "heading") and (
-            found := _HEADING.findall(_FENCE.sub("", source))
-        ):
-            self._heading = found[-1].strip("# ")[:200]
         shown = "".join(self._outputs).strip("\n")
-        text = f"{source}\n\nOutput:\n{shown}" if shown else source
-        return [(f"{text}\n\n", self._place)] if text.strip() else []
+        text = f"{source}\n\nOutput:\n{shown}\n\n" if shown else f"{source}\n\n"
+        pieces, at = [], 0
+        if self._kind in ("markdown", "heading"):
+            prose = _FENCE.sub(lambda found: " " * len(found[0]), source)
+            for found in _HEADING.finditer(prose):
+                pieces.append((text[at : found.start()], self._place))
+                at, title = found.start(), found[2].strip("# ")[:200]
+                self._heading = Heading(title, len(found[1]))
+        pieces.append((text[at:], self._place))
+        return [piece for piece in pieces if piece[0].strip()]
 
     def _shown(self) -> str:
         """Return the text of an output, and count what it has besides."""

@@ -392,6 +392,17 @@ def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
         read(path, only="Snow")
 
 
+def test_headings_within_a_cell_of_a_notebook(tmp_path: Path) -> None:
+    texts = ["x\n# Rain\na\n```\n# no\n```\n## Drops ##\nb", "c", "# Snow\nd"]
+    cells = [{"cell_type": "markdown", "source": text} for text in texts]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    places = ["cell 1", "Rain, cell 1", "Drops, cell 1", "Drops, cell 2", "Snow, cell 3"]
+    assert [block.place for block in open_sources([str(path)])] == places
+    assert "".join(read(path).split()) == "".join("".join(texts).split())
+    assert "".join(read(path, only="Rain").split()) == "#Rain" + "a```#no```##Drops##bc"
+
+
 def test_times_of_captions(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
     path.write_text("".join(f"{i}\n00:0{i}:00,000 --> 00:0{i}:01,000\nx{i}\n\n" for i in range(5)))
