@@ -104,6 +104,9 @@ def _record(
     ]
     stopped = f"The count was stopped after {sources.bytes_read:,} bytes."
     left = f'Not answered: "{asked.rest}"; ask it alone.'
+    plain, files = tally.sources[False], amount(tally.sources.total(), "file")
+    without = f"Left out: {plain:,} of {files}, without {_plural(unit)} that kvstream recognizes."
+    unjudged = f"Not judged: {amount(tally.plain, 'line')} without a level."
     return {
         "words": asked.words,
         "unit": unit or "mention",
@@ -117,7 +120,10 @@ def _record(
         **({"parts": [{"title": part.title, "place": part.place, "count": own}
                       for part, own in zip(parts, shares, strict=True)]} if shares else {}),
         "bytes": sources.bytes_read,
-        "warnings": [*sources.warnings, *[stopped] * stop(), *[left] * bool(asked.rest)],
+        "warnings": [
+            *sources.warnings, *[without] * (plain > 0), *[unjudged] * (tally.plain > 0),
+            *[stopped] * stop(), *[left] * bool(asked.rest),
+        ],
     }  # fmt: skip
 
 

@@ -85,6 +85,10 @@ class Tally:
     bin_bytes: int = 64
     end: int = 0
     """Global byte offset of the end of the text."""
+    plain: int = 0
+    """Lines of a log without a level."""
+    sources: Counter[bool] = field(default_factory=Counter)
+    """How many sources have the structure for a unit, and how many do not."""
 
     def within(self, begin: int, end: int) -> int:
         """Return the number of places between two edges."""

@@ -216,6 +216,8 @@ _TIMED = re.compile(
 )
 _EARLIER = r"^why\b|^how come\b|\bchang|\bdiffer|\bcompar|\bsame\b"
 """What is asked about a time and needs the text before it."""
+EXCLUSIVE = " exclusive"
+"""Behind a day after which a span begins, and behind a time before which it ends."""
 _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
@@ -431,8 +433,8 @@ def _span(text: str) -> tuple[str, str, str] | None:
     elif since.isdigit():
         since += ":00"
     whole = pattern_of(_DAY).fullmatch
-    since += " 23:59:59" * ("after" in words and whole(since) is not None)
-    until += " 00:00" * ("before" in words and whole(until) is not None)
+    since += EXCLUSIVE * ("after" in words and whole(since) is not None)
+    until += EXCLUSIVE * ("before" in words)
     days = [*_ON.finditer(rest)]
     if len(days) == 1 and not any(map(_HAS_DAY.search, ends)):
         rest = f"{rest[: days[0].start()]}{rest[days[0].end() :]}"

@@ -19,7 +19,7 @@ from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, in_english, number_of, of_kind, outline
-from kvstream.exact.routing import INNER, OUTER
+from kvstream.exact.routing import EXCLUSIVE, INNER, OUTER
 from kvstream.exact.units import chat_name, is_head
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.blocks import TextBlock
@@ -429,6 +429,9 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     zone is in that of the parser; `first` is the first time by this clock. Raises UsageError.
     """
     value, zone = value.strip(), parser.zone or 0
+    if value.endswith(EXCLUSIVE):
+        day, step = ("23:59:59", 1) if rest == "00:00:00" else ("00:00:00", -1e-6)
+        return _limit(value.removesuffix(EXCLUSIVE), parser, first, day) + step
     if found := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
         year = datetime.fromtimestamp(first, UTC).year
         days = []

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
 
@@ -63,14 +64,17 @@ def count_units(
     """Count the units with the words, or all; None if no source has the structure for it. `most`:
     how many of the first places are kept.
     """
-    tally, known, lines = Tally(most), False, lines_of(without_names(blocks))
+    tally, lines = Tally(most), lines_of(without_names(blocks))
     if unit in HEADINGS:
         begins = {part.begin for part in headings(outline(sources.again()), unit)}
         _count(lines, lambda line, _: line.byte in begins, words, tally)
         return tally if begins else None
     for source, own in groupby(lines, key=lambda line: line.block.source):
-        known |= _count_source(own, sources.names[source], unit, words, tally)
-    return tally if known else None
+        own_tally = deepcopy(tally) if unit in (*OF_LOG, "word") else tally  # they may fail late
+        known = _count_source(own, sources.names[source], unit, words, own_tally)
+        tally = own_tally if known else tally
+        tally.sources[known] += 1
+    return tally if tally.sources[True] else None
 
 
 def headings(parts: Sequence[Part], unit: str) -> list[Part]:
@@ -198,7 +202,7 @@ def _count_levels(
     for line in lines:
         # A long line comes in pieces, of which the first names the level.
         entry = parser.entry(line.text.rstrip("\r\n"), line.number) if ended else None
-        if entry is not None and not entry.continues:
+        if entry is not None and entry.text.strip() and not entry.continues:
             _close(held, words, tally, open=level in levels, form=level)
             held, size, level = [], 0, level_of(entry.rest)
             entries, named = entries + 1, named + (level not in ("", "suspect"))
@@ -207,6 +211,7 @@ def _count_levels(
             size += len(line.text)
         ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
     _close(held, words, tally, open=level in levels, form=level)
+    tally.plain += entries - named
     return 2 * named >= entries
 
 

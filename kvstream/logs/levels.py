@@ -43,6 +43,8 @@ _COLUMN = re.compile(rf",(?:({_CAPITALS}|LOG)|\"(?i:({_ANY_CASE}))\"),")
 _LABEL = re.compile(
     r"\b(?:level|lvl|severity|loglevel|at(?==))\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE
 )
+_END = re.compile(r"[^a-z]|[a-z][^\w\s]")
+"""The end of a level in capitals or set apart, and what follows it."""
 LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
 _APART = re.compile(
     r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]|^\s*\d+-\d+ .*? {2}([VDIWEF]) {2}"
@@ -116,12 +118,13 @@ def level_of(rest: str) -> str:
     letter = LETTER.match(head)
     if letter is not None and letter.group(1):  # after the numbers of process and thread
         return OF_LETTER[letter.group(2)]
-    label = _LABEL.search(rest[:400])
+    label, match = _LABEL.search(rest[:400]), _LEVEL.search(head)
     if label is not None and (level := _OF_WORD.get(label.group(1).lower())):
-        return level
+        first = match and match.start() < label.start() and _END.match(rest, match.end() - 1)
+        if not first:  # else the message names another one: INFO set level=error
+            return level
     if head[:1] in ('"', ",") and (column := _COLUMN.search(rest[:400])) is not None:
         return _OF_WORD.get((column.group(1) or column.group(2)).lower(), "info")
-    match = _LEVEL.search(head)
     if match is not None:
         return _OF_WORD[(match.group(match.lastindex or 1)).lower()]
     if (letter := letter or _APART.search(head)) is not None:

@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from make_documents import docx
 
+from kvstream.api.exact import Asked, counted
 from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
@@ -313,6 +314,25 @@ def test_lines_of_a_log_by_their_level(tmp_path: Path) -> None:
     assert units(tmp_path, "a.txt", "An error.\nERROR: none.\n", "error") is None
 
 
+def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
+    """Lines without a level, and files that have few levels, or no words between blanks."""
+    logs = {"a.log": ("ERROR", "INFO", "more"), "b.log": ("ERROR", "x", "y"), "c.txt": ("猫",)}
+    for name, levels in logs.items():
+        stamped = (f"2026-05-01 10:00:{n:02} {levels[n % len(levels)]} z\n\n" for n in range(30))
+        (tmp_path / name).write_text("".join(stamped) if name != "c.txt" else "One cat\n猫\n")
+    for unit, count, told in (
+        ("error", 10, ["Left out: 2 of 3 files, without errors that kvstream recognizes.",
+                       "Not judged: 10 lines without a level."]),
+        ("word", 240, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
+        ("line", 122, []),
+    ):  # fmt: skip
+        record = counted(
+            open_sources([str(tmp_path / name) for name in logs]), Asked("count", "", unit)
+        )
+        assert record is not None
+        assert (record["count"], record["warnings"]) == (count, told)
+
+
 def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     """A line may be in several blocks, and a letter may have several bytes."""
     path = tmp_path / "a.txt"
@@ -567,7 +587,7 @@ def test_functions_are_listed_and_messages_have_senders_and_times(
     chat.write_text("".join(f"{day:02}.05.24, 10:00 - Ben: Hi Ana\n" for day in range(1, 10)))
     out, told = ask(capsys, str(chat), "How many messages of Ben are there after 4 May?")
     assert out == "There are 5 messages.\n"
-    assert "Reads only messages from Ben, since May 4 23:59:59, which" in told
+    assert "Reads only messages from Ben, since May 4 exclusive, which" in told
 
 
 def test_a_file_of_a_model_loses_no_count(

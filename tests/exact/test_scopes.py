@@ -458,6 +458,8 @@ def test_times(tmp_path: Path) -> None:
     assert read(path, since="2024-05-02").count("more") == 2
     assert read(path, until="2024-05-01").count("more") == 2
     assert read(path, until="10:30").count("more") == 1
+    assert read(path, until="15:00").count("more") == 2
+    assert read(path, until="15:00 exclusive").count("more") == 1
     with pytest.raises(SourceError, match="from 2024-05-01 10:00:00 to 2024-05-02 15:00"):
         read(path, since="2024-06-01")
     with pytest.raises(SourceError, match="is lines 1-2 in that time: its times are"):
@@ -485,6 +487,13 @@ def test_times(tmp_path: Path) -> None:
     assert read(old, until="Dec 31") == "Dec 31 23:00:00 h a: one\n"
     with pytest.raises(SourceError, match="from Dec 31 23:00:00 to Jan  1 01:00:00"):
         read(old, since="Jan  2")
+    old.write_text(
+        "".join(f"2024-05-0{d} {h} x\n" for d in (1, 2) for h in ("00:00:00", "23:59:59"))
+    )
+    for day in ("2024-05-01", "May 1", "Wednesday"):
+        assert read(old, since=f"{day} exclusive").count("05-02") == 2
+    for day in ("2024-05-02", "May 2", "Thursday"):
+        assert read(old, until=f"{day} exclusive").count("05-01") == 2
     diary = tmp_path / "diary.txt"
     diary.write_text("2024-05-01\nRain.\n2024-05-02\nSun.\n")
     assert read(diary, since="2024-05-02") == "2024-05-02\nSun.\n"

@@ -271,6 +271,19 @@ def test_levels_that_are_numbers(key: str, number: int, level: str) -> None:
         assert level_of(LineParser().parse(line)[1]) == level
 
 
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("INFO [main] a.B: set level=error", "info"),
+        ("[warn] alert with severity: critical", "warning"),
+        ("Error handler level=debug", "debug"),
+        ("module=a level=warn ERROR", "warning"),
+    ],
+)
+def test_a_level_of_the_line_comes_before_one_in_its_message(line: str, level: str) -> None:
+    assert level_of(line) == level
+
+
 def test_what_journalctl_writes_as_json() -> None:
     record = {
         "__REALTIME_TIMESTAMP": str(NOON) + "000000", "PRIORITY": "3", "MESSAGE": "it broke",
