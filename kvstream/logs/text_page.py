@@ -18,7 +18,7 @@ from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.levels import SEVERE
 from kvstream.logs.summary import Clock, LogSummary
 from kvstream.logs.unusual import SECTIONS, Finding
-from kvstream.reporters.format import beginning, cells, counted, visible
+from kvstream.reporters.format import beginning, cells, counted, end_of, visible
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
@@ -34,7 +34,7 @@ TELLING = 0.1
 """Minimum share of the lines for which the most frequent value of a variable is shown."""
 LONGEST_VALUE = 24
 LONGEST_NAME = 40
-"""Maximum number of characters of the name of a source; also at most a third of the page."""
+"""Maximum number of cells of the name of a source; also at most a third of the page."""
 LEAST_ROOM = 8
 """Minimum number of characters for the message, if the place is in the same line."""
 BETWEEN = "  · "
@@ -155,7 +155,7 @@ def page(
     """Return the page: at most ``rows`` findings of two lines each, or three if not ``brief``."""
     when = Clock(log)
     facts = report(log, rows, news=news)
-    lines = [line for part in head(log, width).split("\n") for line in wrap(part, width)]
+    lines = [line for part in head(log, width).split("\n") for line in _wrapped(part, width)]
     if len(facts.onsets) > 1:
         lines += _in_order(facts.onsets, when, width, BRIEF_ORDER if brief else None)
     section = ""
@@ -171,7 +171,7 @@ def page(
         lines += row
     if facts.more_templates:
         lines += [] if brief else [""]
-        lines += wrap(_left_out(facts, rows), width)
+        lines += _wrapped(_left_out(facts, rows), width)
     return "\n".join(lines) + "\n"
 
 
@@ -212,9 +212,14 @@ def _place(line: int, log: LogSummary, width: int) -> str:
 
 def _source_name(name: str, width: int) -> str:
     """Return the name of a source without control characters; of a long one, only the end."""
-    name = _printable(name, "?")  # not spaces: two spaces end the place
-    longest = min(LONGEST_NAME, width // 3)
-    return name if len(name) <= longest else f"...{name[3 - longest :]}"
+    # Not spaces: two spaces end the place.
+    return end_of(_printable(name, "?"), min(LONGEST_NAME, width // 3))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Wrap a text into lines of at most `width` cells."""
+    padded = "".join(char + "\0" * (cells(char) - 1) for char in text)
+    return [line.replace("\0", "") for line in wrap(padded, width)]
 
 
 def _in_order(findings: list[Finding], when: Clock, width: int, most: int | None) -> list[str]:
@@ -226,10 +231,10 @@ def _in_order(findings: list[Finding], when: Clock, width: int, most: int | None
         place = _place(finding.first_line, when.log, width)
         parts.setdefault((at, by), f"{at} {place} {by}".strip())
     items = list(parts.values())
-    lines = wrap(f"first seen, in order of time: {'; '.join(items)}", width)
+    lines = _wrapped(f"first seen, in order of time: {'; '.join(items)}", width)
     while most is not None and len(lines) > most and len(items) > 1:
         items.pop()
-        lines = wrap(f"first seen, in order of time: {'; '.join(items)}; …", width)
+        lines = _wrapped(f"first seen, in order of time: {'; '.join(items)}; …", width)
     return lines
 
 
@@ -268,7 +273,7 @@ def _row(finding: Finding, when: Clock, width: int, *, brief: bool) -> list[str]
         if several and not bulk and (values := _values(finding, width)):
             notes.append(values)
         second = "; ".join([f"{place}  {finding.times(when)}", *notes])
-        first, *others = wrap(_printable(second), width - len(indent))
+        first, *others = _wrapped(_printable(second), width - len(indent))
         lines = [fitting(shape, f"{count} "), fitting(first)]
         if others:
             lines.append(fitting(" ".join(others)))

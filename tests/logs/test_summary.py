@@ -620,6 +620,18 @@ def test_characters_of_two_columns_fit_the_screen(width: int) -> None:
         assert cell_len(line) <= width
 
 
+def test_a_long_name_of_wide_characters_leaves_room_for_the_place_and_the_times() -> None:
+    log = LogSummary()
+    for name in ("数据" * 20 + ".log", "服务" * 20 + ".log"):
+        log.begin(name)
+        log.feed(
+            "".join(f"2024-05-01 12:0{i}:00 ERROR {name[:i]}: b{i} is gone\n" for i in range(9))
+        )
+    text = page(log, width=80)
+    assert max(map(cell_len, text.split("\n"))) <= 80
+    assert "据数据.log:1  12:00:00\n" in text
+
+
 @pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 160])
 def test_no_line_of_the_page_is_wider_than_the_screen(width: int) -> None:
     rng = random.Random(9)
