@@ -119,10 +119,10 @@ def open_sources(
         follow=Follow(interrupted, due, tell) if follow else None,
     )
     if only or since or until:
-        from kvstream.exact.scopes import scoped
+        from kvstream.exact.scopes import restrict
 
         part = {"only": only, "since": since, "until": until}
-        scoped(sources, *(text_of(name, given or "") for name, given in part.items()))
+        restrict(sources, *(text_of(name, given or "") for name, given in part.items()))
     return sources
 
 

@@ -13,7 +13,7 @@ from kvstream.answer.support import abstains
 from kvstream.collection.job import Job, Task
 from kvstream.errors import BudgetError, KvstreamError, SourceError, is_out_of_memory
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStep, Outcome, returned
-from kvstream.exact.scopes import scoped
+from kvstream.exact.scopes import restrict
 from kvstream.input.inspection import NamedPath
 from kvstream.input.source import EmptyError
 from kvstream.input.sources import SourceSet, open_sources
@@ -96,7 +96,7 @@ class DocumentReader:
         sources = open_sources(
             [NamedPath(name, path)], plain=request.plain, max_unpacked=request.max_unpacked
         )
-        return scoped(sources, request.only or "", request.since or "", request.until or "")
+        return restrict(sources, request.only or "", request.since or "", request.until or "")
 
 
 def _tell(

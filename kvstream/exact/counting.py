@@ -26,14 +26,14 @@ WINDOW = 1 << 20
 """Characters that are searched at once."""
 FORMS = 1000
 """Maximum forms that are counted individually."""
-SHOWN = 200
+EXCERPT = 200
 """Maximum characters of the line of a place, around the words."""
 PLACES = 100
 """Maximum places of one count that are told."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Place:
     """A place of the words in the text."""
 
     block: TextBlock
@@ -46,13 +46,13 @@ class Found:
     """The line, or the part of it around the words."""
 
     @classmethod
-    def at(cls, block: TextBlock, char: int, line: int, text: str, begin: int, end: int) -> Found:
+    def at(cls, block: TextBlock, char: int, line: int, text: str, begin: int, end: int) -> Place:
         """Return the place of `text` from `begin` to `end`, or if that is empty, of its line."""
-        start = max(text.rfind("\n", 0, begin) + 1, begin - SHOWN // 2)
+        start = max(text.rfind("\n", 0, begin) + 1, begin - EXCERPT // 2)
         stop = text.find("\n", end)
-        stop = max(min(len(text) if stop < 0 else stop, start + SHOWN), end)
-        shown = " ".join(text[start:stop].split())
-        return cls(block, char, text[begin:end] or shown, line, shown)
+        stop = max(min(len(text) if stop < 0 else stop, start + EXCERPT), end)
+        excerpt = " ".join(text[start:stop].split())
+        return cls(block, char, text[begin:end] or excerpt, line, excerpt)
 
     def to_json(self, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
         """Return the JSON object of a citation."""
@@ -77,8 +77,8 @@ class Tally:
     counts: list[int] = field(default_factory=list)
     """How often each of several words occurs."""
     forms: Counter[str] = field(default_factory=Counter)
-    places: list[Found] = field(default_factory=list)
-    last: Found | None = None
+    places: list[Place] = field(default_factory=list)
+    last: Place | None = None
     between: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     """Counts before, between and behind the edges."""
     bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
@@ -130,7 +130,7 @@ def count_words(
     """
     search = _Search(words, lines, tally or Tally(), [0] * len(words))
     search.tally.counts = [0] * len(words)
-    for window in _windows(without_names(blocks), max(each.reach for each in words) + 2 * SHOWN):
+    for window in _windows(without_names(blocks), max(each.reach for each in words) + 2 * EXCERPT):
         if not window.paused:
             search.scan(window)
         elif so_far is not None:
@@ -148,27 +148,27 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
     """
     for _, own in groupby(blocks, key=lambda each: each.source):
         texts, size, newlines, grown = list[str](), 0, 0, False
-        held: list[tuple[int, TextBlock]] = []
+        parts: list[tuple[int, TextBlock]] = []
         for block in own:
             if not block.text:
                 text = "".join(texts) if grown else ""
                 if end := text.rfind("\n") + 1:
-                    yield Window(text[:end], held, end, newlines, final=True, paused=True)
+                    yield Window(text[:end], parts, end, newlines, final=True, paused=True)
                 grown = False
                 continue
             grown = True
-            held.append((size, block))
+            parts.append((size, block))
             texts.append(block.text)
             size += len(block.text)
             if size >= WINDOW:
                 keep = max(0, size - overlap)
-                window = Window("".join(texts), held, keep, newlines)
+                window = Window("".join(texts), parts, keep, newlines)
                 newlines += int(np.count_nonzero(window.lines[:keep]))
                 texts, size = [window.text[-overlap:]], size - keep
-                held = [(at - keep, each) for at, each in held if at + len(each.text) > keep]
+                parts = [(at - keep, each) for at, each in parts if at + len(each.text) > keep]
                 yield window
-        if held:
-            yield Window("".join(texts), held, size, newlines, final=True)
+        if parts:
+            yield Window("".join(texts), parts, size, newlines, final=True)
 
 
 @dataclass
@@ -180,13 +180,13 @@ class _Search:
     tally: Tally
     begins: list[int]
     """Where the search for each of the words continues."""
-    latest: Callable[[], Found | None] = lambda: None
+    latest: Callable[[], Place | None] = lambda: None
     in_line: int = -1
     """Index behind the last match, if its line has not ended before; else -1."""
 
     def scan(self, window: Window) -> None:
         """Search the part of a window in which matches are complete."""
-        end, keep = window.keep + (0 if window.final else SHOWN), window.keep
+        end, keep = window.keep + (0 if window.final else EXCERPT), window.keep
         spans = []
         for place, (words, begin) in enumerate(zip(self.words, self.begins, strict=True)):
             own = words.matches(window, begin, end)
@@ -194,12 +194,12 @@ class _Search:
             self.begins[place] = 0 if window.final else behind - keep
             self.tally.counts[place] += len(own)
             spans.append(own)
-        found = np.concatenate(spans[1:] or spans)
-        found = found if len(spans) < 3 else found[np.argsort(found[:, 0], kind="stable")]
-        if self.lines and len(found):
-            found = self._first_of_lines(found, window)
-        if len(found):
-            self._note(found, window)
+        matches = np.concatenate(spans[1:] or spans)
+        matches = matches if len(spans) < 3 else matches[np.argsort(matches[:, 0], kind="stable")]
+        if self.lines and len(matches):
+            matches = self._first_of_lines(matches, window)
+        if len(matches):
+            self._note(matches, window)
         if window.final:
             self.tally.end = int(window.blocks[-1][1].offsets()[-1])
             self.in_line = -1
@@ -209,27 +209,27 @@ class _Search:
                 -1 if window.lines[self.in_line : keep].any() else max(0, self.in_line - keep)
             )
 
-    def _first_of_lines(self, found: np.ndarray, window: Window) -> np.ndarray:
+    def _first_of_lines(self, matches: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
-        begins = found[:, 0]
+        begins = matches[:, 0]
         before = window.lines[self.in_line : begins[0]]
         new = np.logical_or.reduceat(window.lines, begins)[:-1]
-        self.in_line, here = int(found[-1, 1]), self.in_line >= 0 and not before.any()
-        return found[np.concatenate([[not here], new])]
+        self.in_line, here = int(matches[-1, 1]), self.in_line >= 0 and not before.any()
+        return matches[np.concatenate([[not here], new])]
 
-    def _note(self, found: np.ndarray, window: Window) -> None:
+    def _note(self, matches: np.ndarray, window: Window) -> None:
         tally = self.tally
-        tally.count += len(found)
-        spellings = Counter(window.text[begin:end] for begin, end in found.tolist())
-        for spelled, count in spellings.items():
-            form = " ".join(spelled.split())
+        tally.count += len(matches)
+        spellings = Counter(window.text[begin:end] for begin, end in matches.tolist())
+        for spelling, count in spellings.items():
+            form = " ".join(spelling.split())
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count
         starts = np.array([at for at, _ in window.blocks])
-        blocks = np.searchsorted(starts, found[:, 0], side="right") - 1
+        blocks = np.searchsorted(starts, matches[:, 0], side="right") - 1
         bytes = np.concatenate(
             [
-                window.blocks[at][1].offsets()[found[blocks == at, 0] - starts[at]]
+                window.blocks[at][1].offsets()[matches[blocks == at, 0] - starts[at]]
                 for at in np.unique(blocks)
             ]
         )
@@ -237,13 +237,13 @@ class _Search:
         if tally.edges:
             sections = np.searchsorted(tally.edges, bytes, side="right")
             tally.between = tally.between + np.bincount(sections, minlength=len(tally.edges) + 1)
-        tally.places += [self._place(s, window) for s in found[: tally.most - len(tally.places)]]
+        tally.places += [self._place(s, window) for s in matches[: tally.most - len(tally.places)]]
         # Only the last of all is wanted, and its line must be counted for.
-        self.latest = partial(self._place, found[-1], window)
+        self.latest = partial(self._place, matches[-1], window)
 
     @staticmethod
-    def _place(span: np.ndarray, window: Window) -> Found:
+    def _place(span: np.ndarray, window: Window) -> Place:
         begin, end = span.tolist()
         at, block = next(each for each in reversed(window.blocks) if each[0] <= begin)
         line = 1 + window.newlines + window.text.count("\n", 0, begin) + block.left_out
-        return Found.at(block, begin - at, line, window.text, begin, end)
+        return Place.at(block, begin - at, line, window.text, begin, end)

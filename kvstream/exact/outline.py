@@ -18,7 +18,7 @@ from kvstream.input.sources import SourceSet
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
 the same number or title is ten times as long."""
-LONGEST, LONGEST_MARKED = 80, 200
+LONGEST, LONGEST_OF_MARKDOWN = 80, 200
 """Characters of a heading, and of one that Markdown marks."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _COMPOUND = rf"(?:{TENS})(?:[- ](?:{WORDS}))?"
@@ -74,24 +74,24 @@ _WEST = re.compile(
 
 def in_english(title: str) -> str:
     """Return a heading with a number in some other languages as ``chapter 3: TITLE``, else it."""
-    found = _EAST.match(title)
-    if found:
+    match = _EAST.match(title)
+    if match:
         number, value = 0, 0
-        for sign in found["number"]:
+        for sign in match["number"]:
             if sign in _TENS:
                 number, value = number + (value or 1) * 10 ** (1 + _TENS.index(sign) % 3), 0
             else:
                 digit = int(sign) if sign.isdecimal() else _DIGITS.find(sign) % 10
                 value = 10 * value + (2 if sign in "两兩" else 0 if sign == "零" else digit)
-        named, which = found["kind"], str(number + value)
-    elif found := _WEST.match(title):
-        named, which = found["kind"] or found["of"], (found["number"] or found["ordinal"]).lower()
+        name, which = match["kind"], str(number + value)
+    elif match := _WEST.match(title):
+        name, which = match["kind"] or match["of"], (match["number"] or match["ordinal"]).lower()
         if not re.fullmatch(r"\d+\.?|[ivxlc]+", which):
             which = str(1 + next(i for i, stem in enumerate(_STEMS) if re.match(stem, which)))
     else:
         return title
-    kind = next(k for k, names in _ABROAD.items() if re.fullmatch(names, named, re.IGNORECASE))
-    rest = found["rest"].strip(" \u3000.:：)-–—·")
+    kind = next(k for k, names in _ABROAD.items() if re.fullmatch(names, name, re.IGNORECASE))
+    rest = match["rest"].strip(" \u3000.:：)-–—·")
     return f"{kind} {which.rstrip('.')}" + f": {rest}" * bool(rest)
 
 
@@ -132,24 +132,24 @@ def number_of(text: str) -> str:
 
 def of_kind(parts: Sequence[Part], kind: str) -> list[Part]:
     """Return the parts of a kind; chapters are those with a Roman number if no heading says so."""
-    found = [part for part in parts if part.kind == kind]
-    return found or [part for part in parts if kind == "chapter" and part.kind == "numeral"]
+    own = [part for part in parts if part.kind == kind]
+    return own or [part for part in parts if kind == "chapter" and part.kind == "numeral"]
 
 
 def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
     ends: dict[int, Line] = {}
-    found: list[tuple[Part, Line]] = []
+    pairs: list[tuple[Part, Line]] = []
     for source, lines in groupby(
         lines_of(sources, joined=True), key=lambda line: line.block.source
     ):
         marks = sources.bookmarks(source)
         tight = _OF_MARKDOWN.search(sources.names[source]) is not None
-        read = partial(_marked, marks=marks) if marks else partial(_headings, tight=tight)
-        found += read(lines, ends)
-    parts = _ended(found, ends)
-    kept = [pair for pair, stays in zip(found, _are_no_entries(parts), strict=True) if stays]
-    return _ended(kept, ends)  # the text of an entry belongs to the part before it
+        read = partial(_bookmarks, marks=marks) if marks else partial(_headings, tight=tight)
+        pairs += read(lines, ends)
+    parts = _parts(pairs, ends)
+    pairs = [pair for pair, stays in zip(pairs, _are_no_entries(parts), strict=True) if stays]
+    return _parts(pairs, ends)  # the text of an entry belongs to the part before it
 
 
 def _headings(
@@ -164,7 +164,7 @@ def _headings(
         text = line.text.strip()
         if isinstance(now := line.block.place, str):
             if now not in (place, ""):
-                yield _named(now, line, getattr(now, "level", 0)), line
+                yield _part(now, line, getattr(now, "level", 0)), line
             place = now
         elif not fence:
             begins = blank or (tight and _MARKDOWN.match(text) is not None)
@@ -175,34 +175,34 @@ def _headings(
                 yield part, line
         if fence:
             fence = "" if text.startswith(fence) and not text.strip(fence[0]) else fence
-        elif opened := _FENCE.match(text):
-            fence = opened[0]
+        elif match := _FENCE.match(text):
+            fence = match[0]
         blank = not text or text.startswith("===")  # a line above a heading
 
 
-def _marked(
+def _bookmarks(
     lines: Iterator[Line], ends: dict[int, Line], marks: Sequence[tuple[str, int, int]]
 ) -> Iterator[tuple[Part, Line]]:
     """Yield the headings of a PDF that has bookmarks: these, and numbered ones that they lack."""
-    marked = [_NUMBERED.match(in_english(title)) for title, _, _ in marks]
-    known = {number_of(each["number"] or each["ordinal"]) for each in marked if each}
+    matches = [_NUMBERED.match(in_english(title)) for title, _, _ in marks]
+    theirs = {number_of(each["number"] or each["ordinal"]) for each in matches if each}
     numbers = (re.match(r"(\d+(?:\.\d+)*|[A-Z])\.? ", title) for title, _, _ in marks)
-    known |= {found[1].lower() for found in numbers if found}  # not those of running headers
+    theirs |= {match[1].lower() for match in numbers if match}  # not those of running headers
     for page, own in groupby(lines, key=lambda line: line.block.place):
-        held = list(own)
-        ends[held[-1].block.source] = held[-1]
-        texts = [" ".join(line.text.casefold().split()) for line in held]
-        found = []
+        rows = list(own)
+        ends[rows[-1].block.source] = rows[-1]
+        texts = [" ".join(line.text.casefold().split()) for line in rows]
+        headings = []
         for title, level, _ in (mark for mark in marks if mark[2] == page):
             name = " ".join(title.casefold().split())
-            line = held[texts.index(name) if name in texts else 0]
-            part = _named(title, line)
-            found.append((part if part.kind else replace(part, level=3 + level), line))
-        for line, after in zip(held, [*(line.text.strip() for line in held[1:]), ""], strict=True):
+            line = rows[texts.index(name) if name in texts else 0]
+            part = _part(title, line)
+            headings.append((part if part.kind else replace(part, level=3 + level), line))
+        for line, after in zip(rows, [*(line.text.strip() for line in rows[1:]), ""], strict=True):
             heading = _heading(line, after, blank=True)
-            if heading is not None and heading.number not in ("", *known):
-                found.append((heading, line))
-        yield from sorted(found, key=lambda each: each[0].begin)
+            if heading is not None and heading.number not in ("", *theirs):
+                headings.append((heading, line))
+        yield from sorted(headings, key=lambda each: each[0].begin)
 
 
 def _end(line: Line) -> int:
@@ -216,26 +216,26 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     paged = isinstance(line.block.place, int)
     begins = blank or paged or _EAST.match(text)  # a page has no blank lines
     markdown = _MARKDOWN.match(text)
-    longest = LONGEST_MARKED if markdown else LONGEST
+    longest = LONGEST_OF_MARKDOWN if markdown else LONGEST
     if not text or len(text) > longest or _TO_PAGE.search(text) or not begins:
         return None
     if _UNDERLINE.fullmatch(following) and "|" not in text and "  " not in text:
-        return replace(_named(text, line), level=1 if following[0] == "=" else 2)
+        return replace(_part(text, line), level=1 if following[0] == "=" else 2)
     if markdown and not line.text.startswith(("    ", "\t")):  # which is code
-        return replace(_named(markdown["title"], line), level=len(markdown["level"]))
+        return replace(_part(markdown["title"], line), level=len(markdown["level"]))
     if _NUMBERED.match(in_english(text)):
-        return None if _NUMBERED.match(in_english(following)) else _named(text, line)
+        return None if _NUMBERED.match(in_english(following)) else _part(text, line)
     patterns = () if following else (_SECTION, _CAPITALS, _NUMERAL)
-    return _named(text, line) if any(pattern.match(text) for pattern in patterns) else None
+    return _part(text, line) if any(pattern.match(text) for pattern in patterns) else None
 
 
-def _named(title: str, line: Line, depth: int = 0) -> Part:
+def _part(title: str, line: Line, depth: int = 0) -> Part:
     """Return the part of a heading; `depth`: its level, if the document says it."""
     title = " ".join(title.split())
     kind = number = ""
-    if found := _NUMBERED.match(in_english(title)):
-        kind = (found["kind"] or found["of"]).lower()
-        number = number_of(found["number"] or found["ordinal"])
+    if match := _NUMBERED.match(in_english(title)):
+        kind = (match["kind"] or match["of"]).lower()
+        number = number_of(match["number"] or match["ordinal"])
     elif numeral := _NUMERAL.match(title):
         kind, number = "numeral", number_of(numeral["number"])
     elif section := _SECTION.match(title):
@@ -248,12 +248,12 @@ def _named(title: str, line: Line, depth: int = 0) -> Part:
     return Part(title, kind, number, level, line.block.source, line.byte, 0, "")
 
 
-def _ended(found: Sequence[tuple[Part, Line]], ends: dict[int, Line]) -> list[Part]:
+def _parts(pairs: Sequence[tuple[Part, Line]], ends: dict[int, Line]) -> list[Part]:
     """Return the parts with their ends and places."""
     open: dict[int, tuple[int, Line, bool]] = {}
     parts: list[Part] = []
     source = -1
-    for part, line in reversed(found):
+    for part, line in reversed(pairs):
         if part.source != source:
             source, open = part.source, {}
             whole = _end(ends[source]), ends[source], False

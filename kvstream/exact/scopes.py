@@ -32,9 +32,9 @@ from kvstream.reporters.format import counted, shortened
 DAY = 86400
 SAMPLE = 50
 """Lines that are looked at for a time."""
-LOOKED = 5
+HEAD = 5
 """Lines from which the header of a table is recognized."""
-LISTED = 8
+NAMES = 8
 _KINDS = "|".join(OUTER + INNER)
 _TO = r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
 _TO_NUMBER = _TO.replace(r"[\w.]", r"\d")
@@ -57,7 +57,7 @@ _FROM = re.compile(
 _MESSAGES = re.compile(
     rf"(?:message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE
 )
-_NAMED = re.compile(
+_TITLE = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
     re.IGNORECASE,
@@ -92,7 +92,7 @@ class Scope:
     sender: str = ""
     since: str = ""
     until: str = ""
-    _seen: list[str] = field(default_factory=list)
+    _senders: list[str] = field(default_factory=list)
     """Senders that there are, for an error."""
     _times: list[str] = field(default_factory=list)
     """The first and the last time."""
@@ -108,26 +108,26 @@ class Scope:
     def select(self, blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         """Yield what is chosen of a text. Raises SourceError if that is nothing."""
         tests = self._tests()
-        source, skipped, last, nothing = -1, 0, 0, True
+        source, skips, last, nothing = -1, 0, 0, True
         part: tuple[TextBlock, int, int, int] | None = None
         header: list[tuple[Line, int]] = []
-        for line, is_header in self._marked(lines_of(blocks)):
+        for line, is_header in self._flag(lines_of(blocks)):
             if self.end is not None and line.byte >= self.end:
                 break
             if line.block.source != source:
-                source, skipped, header = line.block.source, 0, []
+                source, skips, header = line.block.source, 0, []
             if self.span is not None:
                 last = _number(line, self.span[0]) or last
-            passed = [test(line) for test in tests]  # each must see every line
-            if not all(passed):
+            verdicts = [test(line) for test in tests]  # each must see every line
+            if not all(verdicts):
                 header = [(line, 0)] if is_header else header
-                skipped += line.text.endswith("\n") and not is_header
+                skips += line.text.endswith("\n") and not is_header
                 continue
             nothing = False
             if header:
                 self.notes = [f"The header of the table, line 1, is read with {self.name}."]
-            taken, header = [*header, (line, skipped)], []
-            for (block, begin, end), out in ((p, out) for own, out in taken for p in own.pieces):
+            batch, header = [*header, (line, skips)], []
+            for (block, begin, end), out in ((p, out) for own, out in batch for p in own.pieces):
                 if part is not None and part[0] is block and part[2:] == (begin, out):
                     part = block, part[1], end, out
                     continue
@@ -141,10 +141,10 @@ class Scope:
         if nothing:
             raise SourceError(self._missing(last))
 
-    def _marked(self, lines: Iterator[Line]) -> Iterator[tuple[Line, bool]]:
+    def _flag(self, lines: Iterator[Line]) -> Iterator[tuple[Line, bool]]:
         """Yield every line, and whether it is the header of a table whose lines are chosen."""
         for _, own in groupby(lines, key=lambda line: line.block.source):
-            first = [] if self.ranges or self.sender or not self.headed else [*islice(own, LOOKED)]
+            first = [] if self.ranges or self.sender or not self.headed else [*islice(own, HEAD)]
             plain = bool(first) and first[0].block.place is None
             heads = plain and header_of([line.text for line in first]) != ""
             for number, line in enumerate(chain(first, own)):
@@ -158,7 +158,7 @@ class Scope:
             unit, first, last = self.span
             tests.append(lambda line: first <= (_number(line, unit) or -1) <= last)
         if self.sender:
-            tests.append(_from(self.sender, self._seen))
+            tests.append(_from(self.sender, self._senders))
         if self.since or self.until:
             tests.append(_between(self.since, self.until, self._times))
         return tests
@@ -166,7 +166,7 @@ class Scope:
     def _missing(self, last: int) -> str:
         timed, has = bool(self.since or self.until), []
         if self.sender:
-            names = ", ".join(self._seen[:LISTED])
+            names = ", ".join(self._senders[:NAMES])
             has.append(f"there are messages from {names}" if names else "it has no messages")
         elif self.span is not None and not (timed and last >= self.span[1]):
             timed = False
@@ -180,7 +180,7 @@ class Scope:
         return f"No part of the text is {self.name}{within}: {', and '.join(has)}."
 
 
-def scoped(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
+def restrict(sources: SourceSet, only: str = "", since: str = "", until: str = "") -> SourceSet:
     """Read only a part of the sources. Raises SourceError if it is missing or unreadable."""
     if only or since or until:
         times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
@@ -213,39 +213,39 @@ def _scope(sources: SourceSet, only: str) -> Scope:
             scope.ranges = _messages(sources.again(), scope, slice(at, at + 1 or None))
         return scope
     parts = outline(sources.again())
-    found = _found(parts, only)
-    if not found and (few := _MESSAGES.fullmatch(only)):
+    hits = _hits(parts, only)
+    if not hits and (few := _MESSAGES.fullmatch(only)):
         (first,), (last,) = _ends(only, few["first"], few["last"])
         scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
         scope.ranges = _messages(sources.again(), scope, some)
         return scope
     pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
-    for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not found else ():
-        if not found and len(around := _found(parts, outer)) == 1:
+    for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not hits else ():
+        if not hits and len(around := _hits(parts, outer)) == 1:
             begin, end = around[0].begin, around[0].end
-            found = _found([p for p in parts if begin <= p.begin < end], inner)
-    if not found:
-        named = only.removeprefix("the ")
+            hits = _hits([p for p in parts if begin <= p.begin < end], inner)
+    if not hits:
+        name = only.removeprefix("the ")
         titles = {re.split("[.:] ", p.title)[-1].casefold(): p.title for p in parts}
-        near = [] if _NUMBERS.fullmatch(only) else get_close_matches(named.casefold(), titles, 1)
-        meant = f'Did you mean "{titles[near[0]]}"? ' if near else ""
-        told = "kvstream found no headings in it; --only takes lines 100-200, too."
-        told = f"It has {_listed(parts)}; kvstream inspect FILE shows all." if parts else told
-        told = "For a time use --since and --until." if _LIKE_TIME.search(only) else told
-        raise SourceError(f"The text has no {named}. {meant}{told}")
-    numbers = {part.number for part in found}
-    if len(found) > 1 and ("" in numbers or len(numbers) < len(found)):
+        near = [] if _NUMBERS.fullmatch(only) else get_close_matches(name.casefold(), titles, 1)
+        hint = f'Did you mean "{titles[near[0]]}"? ' if near else ""
+        advice = "kvstream found no headings in it; --only takes lines 100-200, too."
+        advice = f"It has {_list(parts)}; kvstream inspect FILE shows all." if parts else advice
+        advice = "For a time use --since and --until." if _LIKE_TIME.search(only) else advice
+        raise SourceError(f"The text has no {name}. {hint}{advice}")
+    numbers = {part.number for part in hits}
+    if len(hits) > 1 and ("" in numbers or len(numbers) < len(hits)):
         raise SourceError(
-            f"{len(found)} parts are {only}: {_listed(found)}. Name one by its title, lines or "
+            f"{len(hits)} parts are {only}: {_list(hits)}. Name one by its title, lines or "
             f'pages, or by the part around it, as in --only "{only} of part 2".'
         )
-    title = f"{found[0].title}{f' to {found[-1].title}' if len(found) > 1 else ''}"
-    return Scope(title, ranges=tuple((p.begin, p.end) for p in found))
+    title = f"{hits[0].title}{f' to {hits[-1].title}' if len(hits) > 1 else ''}"
+    return Scope(title, ranges=tuple((p.begin, p.end) for p in hits))
 
 
 def _messages(sources: SourceSet, scope: Scope, which: slice) -> tuple[tuple[int, int]]:
     """Return where some messages begin and end, perhaps those of one sender."""
-    begins, end, keep = list[tuple[int, bool]](), 0, _from(scope.sender, scope._seen)
+    begins, end, keep = list[tuple[int, bool]](), 0, _from(scope.sender, scope._senders)
     for line in lines_of(sources):
         if _sender(line) is not None:
             begins.append((line.byte, keep(line)))
@@ -256,7 +256,7 @@ def _messages(sources: SourceSet, scope: Scope, which: slice) -> tuple[tuple[int
     return ((spans[which][0][0], spans[which][-1][1]) if spans[which] else (0, 0),)
 
 
-def _found(parts: list[Part], only: str) -> list[Part]:
+def _hits(parts: list[Part], only: str) -> list[Part]:
     """Return the parts that have a number, or a title; all that fit."""
     if (numbers := _NUMBERS.fullmatch(in_english(only))) and (
         first := number_of(numbers["first"] or numbers["ordinal"])
@@ -266,12 +266,12 @@ def _found(parts: list[Part], only: str) -> list[Part]:
             return some[-1:]
         last = number_of(numbers["last"] or "") or first
         begin, end = _ends(only, first, last)
-        found = [part for part in some if begin <= _rank(part.number) <= end]
-        if found:
-            return found
-    if (named := _NAMED.fullmatch(only)) is None:
+        hits = [part for part in some if begin <= _rank(part.number) <= end]
+        if hits:
+            return hits
+    if (match := _TITLE.fullmatch(only)) is None:
         return []
-    name = " ".join(named["name"].casefold().split())
+    name = " ".join(match["name"].casefold().split())
     titles = [(part, part.title.casefold()) for part in parts]
     exact = [part for part, title in titles if title in (name, only.casefold())]
     cells: list[Part] = []  # of a notebook, below a heading
@@ -282,10 +282,10 @@ def _found(parts: list[Part], only: str) -> list[Part]:
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
     within = re.compile(rf"\b{re.escape(name)}\b(?!\.\d)")
     inside = [part for part, title in titles if within.search(title)]
-    if found := exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else []):
-        return found
-    numbered = re.sub(r"^(?:clause|subsection|item|rule)(?=s? \d)", "section", name)
-    return _found(parts, numbered) if numbered != name else []
+    if hits := exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else []):
+        return hits
+    other = re.sub(r"^(?:clause|subsection|item|rule)(?=s? \d)", "section", name)
+    return _hits(parts, other) if other != name else []
 
 
 def _ends(only: str, begin: str, end: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -318,12 +318,12 @@ def one_day(blocks: Iterable[TextBlock]) -> bool:
     return bool(days)
 
 
-def _listed(parts: list[Part]) -> str:
+def _list(parts: list[Part]) -> str:
     """Name parts, the numbered ones first."""
     some = [part for part in parts if part.number] or parts
-    told = [f"{shortened(p.title, 40)}{f' ({p.place})' if p.place else ''}" for p in some[:LISTED]]
-    more = f" and {len(some) - LISTED:,} more" if len(some) > LISTED else ""
-    return ", ".join(told) + more
+    names = [f"{shortened(p.title, 40)}{f' ({p.place})' if p.place else ''}" for p in some[:NAMES]]
+    more = f" and {len(some) - NAMES:,} more" if len(some) > NAMES else ""
+    return ", ".join(names) + more
 
 
 def _number(line: Line, unit: str) -> int | None:
@@ -341,23 +341,23 @@ def _sender(line: Line) -> str | None:
     return chat_name(line.text) if line.block.place is None else None
 
 
-def _from(sender: str, seen: list[str]) -> Keep:
+def _from(sender: str, senders: list[str]) -> Keep:
     """Return the test for lines of messages from somebody."""
-    wanted, inside = sender.casefold(), False
+    low, inside = sender.casefold(), False
 
     def keep(line: Line) -> bool:
         nonlocal inside
         name = _sender(line)
         if name is not None:
-            inside = re.search(rf"\b{re.escape(wanted)}\b", name.casefold()) is not None
-            if name not in seen and len(seen) < LISTED:
-                seen.append(name)
+            inside = re.search(rf"\b{re.escape(low)}\b", name.casefold()) is not None
+            if name not in senders and len(senders) < NAMES:
+                senders.append(name)
         return inside
 
     return keep
 
 
-def _between(since: str, until: str, seen: list[str]) -> Keep:
+def _between(since: str, until: str, times: list[str]) -> Keep:
     """Return the test for lines of a span of time; lines without one follow the line before."""
     parser, inside, zone = LineParser(), False, 0
     limits: list[float] = []
@@ -375,8 +375,8 @@ def _between(since: str, until: str, seen: list[str]) -> Keep:
                     f"--since {since} is later than --until {until}; exchange them, or give both "
                     "their days, as in '2024-05-01 10:30'."
                 )
-        shown = _shown(time + zone, parser, line)
-        seen[:] = [*(seen[:1] or [shown]), shown]
+        text = _time_text(time + zone, parser, line)
+        times[:] = [*(times[:1] or [text]), text]
         inside = limits[0] <= time <= limits[1]
         return inside
 
@@ -390,33 +390,33 @@ def _time(line: Line, parser: LineParser) -> float | None:
         with suppress(ValueError, TypeError):
             if head is None:
                 return None
-            sent = parsedate_to_datetime(head[1])
-            parser.zone = int((sent.utcoffset() or timedelta()).total_seconds())
-            return sent.timestamp()
+            date = parsedate_to_datetime(head[1])
+            parser.zone = int((date.utcoffset() or timedelta()).total_seconds())
+            return date.timestamp()
     place = line.block.place
     if isinstance(place, str) and (clock := _CLOCK.fullmatch(place)):
         hours, minutes, seconds = map(int, clock.groups())
         return 3600.0 * hours + 60 * minutes + seconds
     time = parser.time_of(_as_in_a_log(line.text[:LONGEST_LINE].rstrip()))
-    if time is None and (found := _DAY.match(line.text)):
+    if time is None and (match := _DAY.match(line.text)):
         with suppress(ValueError):
-            return datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp()
+            return datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()
     return time
 
 
 def _as_in_a_log(text: str) -> str:
     """Return a text whose time a log would not have with seconds and the century."""
-    found = _STAMP.match(text)
-    if found is None or (found["second"] and max(map(len, found.group("a", "c"))) == 4):
+    match = _STAMP.match(text)
+    if match is None or (match["second"] and max(map(len, match.group("a", "c"))) == 4):
         return text
-    a, sep, b, c = found.group("a", "sep", "b", "c")
+    a, sep, b, c = match.group("a", "sep", "b", "c")
     century = "20" * (len(c) == 2)
     date = f"{a}-{b}-{c}" if len(a) == 4 else f"{a:0>2}{sep}{b:0>2}{sep}{century}{c}"
-    half = f" {found['half'].upper()}M" if found["half"] else ""
-    return f"{date} {found['clock']}{found['second'] or ':00'}{half} {text[found.end() :]}"
+    half = f" {match['half'].upper()}M" if match["half"] else ""
+    return f"{date} {match['clock']}{match['second'] or ':00'}{half} {text[match.end() :]}"
 
 
-def _shown(time: float, parser: LineParser, line: Line) -> str:
+def _time_text(time: float, parser: LineParser, line: Line) -> str:
     """Return a time as ``--since`` takes it."""
     day = "%Y-%m-%d " if parser.dated else "%b %e "
     dated = parser.has_days or is_head(line) or _DAY.match(line.text)
@@ -432,31 +432,31 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     if value.endswith(EXCLUSIVE):
         day, step = ("23:59:59", 1) if rest == "00:00:00" else ("00:00:00", -1e-6)
         return _limit(value.removesuffix(EXCLUSIVE), parser, first, day) + step
-    if found := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
+    if match := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
         year = datetime.fromtimestamp(first, UTC).year
         days = []
         for each in (year - 1, year, year + 1):
             with suppress(ValueError):  # February 29
-                days.append(datetime.strptime(f"{each} {found[0]} +0000", "%Y %b %d %z"))
+                days.append(datetime.strptime(f"{each} {match[0]} +0000", "%Y %b %d %z"))
         if days:
             day = min(days, key=lambda day: abs(day.timestamp() - first))
-            value = f"{day.date()}{value[found.end() :]}"
-    if (found := _WHEN.fullmatch(value)) and not value.isdigit():
+            value = f"{day.date()}{value[match.end() :]}"
+    if (match := _WHEN.fullmatch(value)) and not value.isdigit():
         clock = rest
-        if found["hour"]:
-            hour = int(found["hour"])
-            if found["half"]:
-                hour = hour % 12 + 12 * (found["half"] in "pP")
-            clock = f"{hour:02}:{found['minute'] or '00'}:{found['second'] or '00'}{rest[8:]}"
+        if match["hour"]:
+            hour = int(match["hour"])
+            if match["half"]:
+                hour = hour % 12 + 12 * (match["half"] in "pP")
+            clock = f"{hour:02}:{match['minute'] or '00'}:{match['second'] or '00'}{rest[8:]}"
         start = datetime.fromtimestamp(first // DAY * DAY, UTC)
-        if found["week"]:
-            start += timedelta((_WEEKDAYS.index(found["week"].lower()) - start.weekday()) % 7)
+        if match["week"]:
+            start += timedelta((_WEEKDAYS.index(match["week"].lower()) - start.weekday()) % 7)
         with suppress(ValueError):
-            given = datetime.fromisoformat(f"{found['day'] or start.date()}T{clock}Z")
-            return given.timestamp() - zone
+            date = datetime.fromisoformat(f"{match['day'] or start.date()}T{clock}Z")
+            return date.timestamp() - zone
     with suppress(ValueError):
-        given = datetime.fromisoformat(value)
-        return given.timestamp() if given.tzinfo else given.replace(tzinfo=UTC).timestamp() - zone
+        date = datetime.fromisoformat(value)
+        return date.timestamp() if date.tzinfo else date.replace(tzinfo=UTC).timestamp() - zone
     for end in ("", ":00", f" {rest[:8]}"):
         own = deepcopy(parser)
         time, _ = own.parse(_as_in_a_log(f"{value}{end} x"))

@@ -143,8 +143,8 @@ ASKS = (
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name for comparison: small, singular, without articles."""
     apart = re.sub(r"(?<=[a-z\d]{2})(?=[A-Z])", " ", name)
-    found = tuple(singular(word) for word in re.findall(r"[^\W_]+|%", apart.casefold()))
-    return tuple(word for word in found if word not in FILLERS) or found
+    words = tuple(singular(word) for word in re.findall(r"[^\W_]+|%", apart.casefold()))
+    return tuple(word for word in words if word not in FILLERS) or words
 
 
 def singular(word: str) -> str:

@@ -14,7 +14,7 @@ from copy import deepcopy
 from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
 
-from kvstream.exact.counting import Found, Tally
+from kvstream.exact.counting import Place, Tally
 from kvstream.exact.outline import Part, of_kind, outline
 from kvstream.exact.routing import HEADINGS, OF_LOG
 from kvstream.exact.words import OTHER, Words
@@ -27,7 +27,7 @@ from kvstream.logs.line_parser import LineParser, looks_like_log
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
-HELD = 1 << 20
+AT_ONCE = 1 << 20
 """Characters of a unit that are searched at once."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
@@ -81,8 +81,8 @@ def headings(parts: Sequence[Part], unit: str) -> list[Part]:
     """Return the parts of a unit; chapters without numbers by the highest level of several."""
     if unit == "section":
         return [part for part in parts if part.kind in ("section", "")]
-    if found := of_kind(parts, unit):
-        return found
+    if own := of_kind(parts, unit):
+        return own
     levels = Counter(part.level for part in parts if unit == "chapter" and not part.kind)
     level = min((level for level, count in levels.items() if count > 1), default=None)
     return [part for part in parts if part.level == level and not part.kind]
@@ -120,8 +120,8 @@ def _count_source(
 
 def chat_name(text: str) -> str | None:
     """Return who wrote a message of a chat that begins with this line, or None."""
-    found = _CHAT.match(text)
-    return found and (found["name"] or found["nick"])
+    match = _CHAT.match(text)
+    return match and (match["name"] or match["nick"])
 
 
 def is_head(line: Line, before: Line | None = None) -> bool:
@@ -150,21 +150,21 @@ _BEGINS: dict[str, Begins] = {
 
 def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Tally) -> bool:
     """Count the units that begin as `begins` says."""
-    held: list[Line] = []
+    unit: list[Line] = []
     open, size = False, 0
     for line in lines:
-        before = held[-1] if held else None
+        before = unit[-1] if unit else None
         goes_on = before and before.block.source == line.block.source and before.text[-1:] != "\n"
         if not goes_on and begins(line, before):  # a long line comes in pieces
-            _close(held, words, tally, open=open)
-            held, open, size = [], True, 0
-        held.append(line)
+            _close(unit, words, tally, open=open)
+            unit, open, size = [], True, 0
+        unit.append(line)
         size += len(line.text)
-        if size > HELD:
-            open = open and not _close(held, words, tally, open=open and words is not None)
-            held, size = held[-1:], len(line.text)
+        if size > AT_ONCE:
+            open = open and not _close(unit, words, tally, open=open and words is not None)
+            unit, size = unit[-1:], len(line.text)
         tally.end = line.byte + len(line.text)
-    _close(held, words, tally, open=open)
+    _close(unit, words, tally, open=open)
     return True
 
 
@@ -173,9 +173,9 @@ def _count_words(lines: Iterator[Line], tally: Tally) -> bool:
     for line in lines:
         if not line.text.isascii() and _UNSPACED.search(line.text):
             return False
-        if found := len(_WORD.findall(line.text)):
+        if count := len(_WORD.findall(line.text)):
             _add(tally, [line])
-            tally.count += found - 1
+            tally.count += count - 1
     return True
 
 
@@ -197,40 +197,40 @@ def _count_levels(
 
     Return whether half of the lines name a level: where few do, the others may be errors.
     """
-    parser, held, size, level, ended = LineParser(), list[Line](), 0, "", True
-    entries = named = 0
+    parser, unit, size, level, ended = LineParser(), list[Line](), 0, "", True
+    entries = names = 0
     for line in lines:
         # A long line comes in pieces, of which the first names the level.
         entry = parser.entry(line.text.rstrip("\r\n"), line.number) if ended else None
         if entry is not None and entry.text.strip() and not entry.continues:
-            _close(held, words, tally, open=level in levels, form=level)
-            held, size, level = [], 0, level_of(entry.rest)
-            entries, named = entries + 1, named + (level not in ("", "suspect"))
-        if size < HELD:
-            held.append(line)
+            _close(unit, words, tally, open=level in levels, form=level)
+            unit, size, level = [], 0, level_of(entry.rest)
+            entries, names = entries + 1, names + (level not in ("", "suspect"))
+        if size < AT_ONCE:
+            unit.append(line)
             size += len(line.text)
         ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
-    _close(held, words, tally, open=level in levels, form=level)
-    tally.plain += entries - named
-    return 2 * named >= entries
+    _close(unit, words, tally, open=level in levels, form=level)
+    tally.plain += entries - names
+    return 2 * names >= entries
 
 
 def _close(
-    held: Sequence[Line], words: Words | None, tally: Tally, *, open: bool, form: str = ""
+    lines: Sequence[Line], words: Words | None, tally: Tally, *, open: bool, form: str = ""
 ) -> bool:
     """Count a unit of these lines if it has the words, and return whether it has.
 
     `form` stands for the spelling of the words if all units are counted.
     """
-    if not open or not held:
+    if not open or not lines:
         return False
     if words is None:
-        _add(tally, held[:1], form=form)
+        _add(tally, lines[:1], form=form)
         return True
-    found = words.pattern.search("".join(line.text for line in held))
-    if found is not None:
-        _add(tally, held, *found.span(), found[0])
-    return found is not None
+    match = words.pattern.search("".join(line.text for line in lines))
+    if match is not None:
+        _add(tally, lines, *match.span(), match[0])
+    return match is not None
 
 
 def _add(tally: Tally, lines: Sequence[Line], begin: int = 0, end: int = 0, form: str = "") -> None:
@@ -240,7 +240,7 @@ def _add(tally: Tally, lines: Sequence[Line], begin: int = 0, end: int = 0, form
     for own, block, first, last in pieces:
         if char < last - first:
             tally.add(own.byte, form)
-            tally.last = Found.at(block, first + char, own.number, text, begin, end)
+            tally.last = Place.at(block, first + char, own.number, text, begin, end)
             tally.places += [tally.last] * (len(tally.places) < tally.most)
             return
         char -= last - first
@@ -254,10 +254,10 @@ def _count_code(
     from pygments.token import Comment, String
 
     pattern = _SUFFIXES.get(PurePath(name).suffix.lower())
-    held = _whole(lines) if pattern else None
-    if not held:
+    every = _whole(lines) if pattern else None
+    if not every:
         return False
-    text = "".join(line.text for line in held)
+    text = "".join(line.text for line in every)
     lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
     code = "".join(
         re.sub(r"[^\n]", " ", value) if kind in Comment or kind in String else value
@@ -266,37 +266,37 @@ def _count_code(
     pattern = r"^[ \t]*(?:\w+[ \t]+)*class[ \t]+\w+" if unit == "class" else pattern
     starts = [at.start() for at in re.finditer(pattern or "", code, re.MULTILINE)]
     for begin, end in pairwise([*starts, len(text)]):
-        found = words.pattern.search(text, begin, end) if words else None
-        if words is None or found:
-            _add(tally, [held[text.count("\n", 0, begin)]], form=found[0] if found else "")
+        match = words.pattern.search(text, begin, end) if words else None
+        if words is None or match:
+            _add(tally, [every[text.count("\n", 0, begin)]], form=match[0] if match else "")
     return True
 
 
 def _count_items(lines: Iterator[Line], words: Words | None, tally: Tally) -> bool:
     """Count the items of a JSON array, which may be a value of an object."""
-    held = _whole(lines)
-    if not held or held[0].text.lstrip()[:1] not in ("[", "{"):
+    every = _whole(lines)
+    if not every or every[0].text.lstrip()[:1] not in ("[", "{"):
         return False
     try:
-        items = json.loads("".join(line.text for line in held))
+        items = json.loads("".join(line.text for line in every))
     except ValueError:
         return False
     if isinstance(items, dict):
         arrays = [value for value in items.values() if isinstance(value, list)]
         items = arrays[0] if len(arrays) == 1 else None
     for item in items or ():
-        found = words and words.pattern.search(json.dumps(item, ensure_ascii=False))
-        if words is None or found:
-            tally.add(held[0].byte, found[0] if found else "")
+        match = words and words.pattern.search(json.dumps(item, ensure_ascii=False))
+        if words is None or match:
+            tally.add(every[0].byte, match[0] if match else "")
     return isinstance(items, list)
 
 
 def _whole(lines: Iterator[Line]) -> list[Line] | None:
     """Return all lines of a file, or None if it is too large to be held."""
-    held, size = [], 0
+    every, size = [], 0
     for line in lines:
-        held.append(line)
+        every.append(line)
         size += len(line.text)
         if size > MOST_CODE:
             return None
-    return held
+    return every

@@ -30,7 +30,7 @@ _CASE = np.uint8(0x20)
 _UNSURE = 2
 _JOINS = np.array([c.isalnum() or c == "_" for c in map(chr, range(128))] + [_UNSURE] * 128, "u1")
 """Whether a byte before or behind a word makes it a part of another: 0, 1, or `_UNSURE`."""
-FOLDED = "\u0130\u0131\u017f\u212a"
+TWINS = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
 _NONE = np.empty((0, 2), dtype=np.int64)
 _MARK = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"
@@ -103,15 +103,15 @@ class Words:
         self.reach = 2 + 2 * sum(3 * max(map(len, some)) + GAP for some in each)
         """More characters than a match has, with one behind it."""
         self._cased = cased
-        spelled = [unicodedata.normalize("NFD", form) for form in each[0]]
-        begin = commonprefix(each[0] + spelled)  # noqa: RUF071 (letters)
+        nfd = [unicodedata.normalize("NFD", form) for form in each[0]]
+        begin = commonprefix(each[0] + nfd)  # noqa: RUF071 (letters)
         wraps = (at for at, pair in enumerate(pairwise(begin), 1) if _wraps(pair))
         begin = begin[: next(wraps, len(begin))]
         self._begin = begin if cased else begin.casefold()
         """How every match begins."""
         literals = [" ".join(some) for some in product(*each)]
         self._ascii = all(map(str.isascii, literals))
-        self._folds = not cased and any(map("".join(literals).__contains__, FOLDED))
+        self._folds = not cased and any(map("".join(literals).__contains__, TWINS))
         self._literals = [
             (some if cased else some.lower()).encode() for some in literals if self._ascii
         ]
@@ -126,11 +126,11 @@ class Words:
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
         """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
         text = "" if window.is_ascii else window.text
-        folds = self._folds or (not self._cased and any(map(text.__contains__, FOLDED)))
+        folds = self._folds or (not self._cased and any(map(text.__contains__, TWINS)))
         if self._ascii and not folds:
             spans = self._by_bytes(window)
         elif folds or self._begin in (text if self._cased else text.casefold()):
-            spans = _spans(found.span() for found in self.pattern.finditer(window.text, begin))
+            spans = _spans(match.span() for match in self.pattern.finditer(window.text, begin))
         else:
             return _NONE
         spans = spans[(spans[:, 0] >= begin) & (spans[:, 0] < end)]
@@ -145,17 +145,17 @@ class Words:
     def _by_bytes(self, window: Window) -> np.ndarray:
         """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""
         data, last = window.data, len(window.data) - len(_PADDING)
-        folded = data if self._cased else data | _CASE
-        starts = self._starts(folded)
+        small = data if self._cased else data | _CASE
+        starts = self._starts(small)
         before = _JOINS[data[starts - 1]] & self._left
         starts, before = starts[before != 1], before[before != 1]
         if not len(starts):
             return _NONE
         spans, sure, unsure = [], np.zeros(len(starts), bool), np.zeros(len(starts), bool)
         if self._lead:
-            unsure = _are(self._lead, starts, data, folded)
+            unsure = _are(self._lead, starts, data, small)
         for letters in self._literals:
-            same = _are(letters, starts, data, folded)
+            same = _are(letters, starts, data, small)
             behind = data[np.minimum(starts + len(letters), last)]
             beside = before | (_JOINS[behind] & self._right)
             fits = same & (beside == 0)
@@ -165,26 +165,26 @@ class Words:
             unsure |= same & (beside == _UNSURE)
         places = window.chars(starts[unsure & ~sure]).tolist()
         matches = [self.pattern.match(window.text, place) for place in places]
-        spans.append(_spans(found.span() for found in matches if found))
-        found = np.concatenate([each for each in spans if len(each)] or [_NONE])
-        return found if len(found) == len(spans[0]) else found[np.argsort(found[:, 0])]
+        spans.append(_spans(match.span() for match in matches if match))
+        result = np.concatenate([each for each in spans if len(each)] or [_NONE])
+        return result if len(result) == len(spans[0]) else result[np.argsort(result[:, 0])]
 
-    def _starts(self, folded: np.ndarray) -> np.ndarray:
+    def _starts(self, small: np.ndarray) -> np.ndarray:
         """Return where the rarest two bytes of the words are: most of the time of a long log."""
         word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
         first = word if self._cased else word | _CASE
         at, size = self._rarest, len(word)
-        hits = folded[at:] == first[at]
+        hits = small[at:] == first[at]
         if size > 1:
-            hits[:-1] &= folded[at + 1 :] == first[at + 1]
+            hits[:-1] &= small[at + 1 :] == first[at + 1]
         return np.flatnonzero(hits)
 
 
-def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, folded: np.ndarray) -> np.ndarray:
+def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, small: np.ndarray) -> np.ndarray:
     """Return at which of `starts` some letters are, bool [n]."""
     same = np.ones(len(starts), dtype=bool)
     for at, letter in enumerate(letters):
-        some = folded if chr(letter).isalpha() else data
+        some = small if chr(letter).isalpha() else data
         same &= some[np.minimum(starts + at, len(data) - 1)] == letter
     return same
 
@@ -200,19 +200,19 @@ def inflections(word: str) -> list[str]:
     if low.endswith("y") and low[-2] not in _VOWELS:
         return [word, stem + "ies", stem + "ied", word + "ing"]
     plural = word + ("es" if low.endswith(("s", "x", "z", "ch", "sh")) else "s")
-    found = [word, plural, word + "ed", word + "ing"]
+    forms = [word, plural, word + "ed", word + "ing"]
     if low[-1] not in _VOWELS + "wxy" and low[-2] in _VOWELS and low[-3] not in _VOWELS:
-        found += [word + low[-1] + "ed", word + low[-1] + "ing"]
-    return found
+        forms += [word + low[-1] + "ed", word + low[-1] + "ing"]
+    return forms
 
 
 def _alternative(form: str, wrap: str) -> str:
     """Return a pattern for a form, with its accents composed or not; `wrap`: for a line's end."""
-    spelled = dict.fromkeys((form, unicodedata.normalize("NFD", form)))
+    forms = dict.fromkeys((form, unicodedata.normalize("NFD", form)))
     return "|".join(
         re.escape(each[0])
         + "".join(wrap * _wraps(pair) + re.escape(pair[1]) for pair in pairwise(each))
-        for each in spelled
+        for each in forms
     )
 
 
@@ -225,5 +225,5 @@ def _is_word(char: str) -> bool:
     return (char.isalnum() or re.match(f"[_{_MARK}]", char) is not None) and spaced(char)
 
 
-def _spans(found: Iterable[tuple[int, int]]) -> np.ndarray:
-    return np.array([*found], dtype=np.int64).reshape(-1, 2)
+def _spans(pairs: Iterable[tuple[int, int]]) -> np.ndarray:
+    return np.array([*pairs], dtype=np.int64).reshape(-1, 2)

@@ -23,7 +23,7 @@ from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import Tally, count_words
 from kvstream.exact.units import count_units
-from kvstream.exact.words import FOLDED, OTHER, Window, Words, inflections
+from kvstream.exact.words import OTHER, TWINS, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
 from kvstream.tokenization.forms import spaced
@@ -133,7 +133,7 @@ def test_bytes_find_what_the_pattern_finds(
 def test_letters_beyond_ascii_that_match_one_of_it() -> None:
     others = "".join(map(chr, range(128, sys.maxunicode + 1)))
     found = re.findall("[a-z]", others, re.IGNORECASE)
-    assert found == [letter for letter in others if letter in FOLDED]
+    assert found == [letter for letter in others if letter in TWINS]
 
 
 def test_case_and_inflections() -> None:
