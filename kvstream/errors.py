@@ -53,16 +53,16 @@ class BudgetError(KvstreamError):
     exit_code = 5
 
 
-def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+def closest(name: str, names: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known name closest to an unknown one, or None if no known name is close."""
     from difflib import get_close_matches  # imported only after an error
 
-    return next(iter(get_close_matches(name, list(known), 1, likeness)), None)
+    return next(iter(get_close_matches(name, list(names), 1, likeness)), None)
 
 
-def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def hint(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     """Return `` Did you mean ...?`` for an unknown name, or "" if no known name is close."""
-    close = closest(name, known, likeness)
+    close = closest(name, names, likeness)
     return "" if close is None else f" Did you mean {close}?"
 
 
@@ -79,5 +79,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError"}:
         return True
-    told = isinstance(error, (RuntimeError, OSError, ImportError))
-    return told and any(words in str(error).lower() for words in _NO_MEMORY)
+    candidate = isinstance(error, (RuntimeError, OSError, ImportError))
+    return candidate and any(words in str(error).lower() for words in _NO_MEMORY)

@@ -61,11 +61,11 @@ class Started:
 
         Room for another entry stays unused only if the model's trained length limits the entries.
         """
-        asked = self.asked_bytes
-        if asked is None or asked - self.budget_bytes < self.entry_bytes:
+        size = self.asked_bytes
+        if size is None or size - self.budget_bytes < self.entry_bytes:
             return None
         return (
-            f"The budget is {self.budget_bytes:,} bytes, not {asked:,}: {self.model} was trained "
+            f"The budget is {self.budget_bytes:,} bytes, not {size:,}: {self.model} was trained "
             f"for {self.budget_tokens:,} positions, so the KV cache holds no more entries."
         )
 
@@ -342,20 +342,20 @@ class DocumentDone:
 
         This is the probability if the model is calibrated, else the focus, and 0 for a refusal.
         """
-        found = []
+        supports = []
         for record in self.records:
             if support := record.get("support"):
                 probability = support.get("probability")
-                known = support.get("focus", 0.0) if probability is None else probability
-                found.append(0.0 if record.get("abstains") else known)
-        return max(found, default=None)
+                value = support.get("focus", 0.0) if probability is None else probability
+                supports.append(0.0 if record.get("abstains") else value)
+        return max(supports, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the line that ``--json`` prints for a document."""
-        found: dict[str, Any] = {"answers": list(self.records)}
+        content: dict[str, Any] = {"answers": list(self.records)}
         if any(r["command"] == "remember" for r in self.records):
-            found = {"memory": self.records[0]}
-        return {"document": self.name, "file": self.file, "present": self.present, **found}
+            content = {"memory": self.records[0]}
+        return {"document": self.name, "file": self.file, "present": self.present, **content}
 
 
 @dataclass(frozen=True)
@@ -371,8 +371,8 @@ class DocumentFailed:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line that ``--json`` prints for a document."""
-        made = {"answers": list(self.records)} if self.records else {}
-        return {"document": self.name, "error": self.reason, **made}
+        answers = {"answers": list(self.records)} if self.records else {}
+        return {"document": self.name, "error": self.reason, **answers}
 
 
 CollectionEvent = (

@@ -122,9 +122,9 @@ def whole(name: str, value: object) -> int:
     return int(value)
 
 
-def threads_of(given: int | str) -> int:
+def threads_of(value: int | str) -> int:
     """Return a number of threads that this machine can run. Far more make torch crash or hang."""
-    threads = whole("threads", given)
+    threads = whole("threads", value)
     cpus = os.cpu_count() or 1
     most = max(16, 4 * cpus)
     if not 1 <= threads <= most:
@@ -135,9 +135,9 @@ def threads_of(given: int | str) -> int:
     return threads
 
 
-def seed_of(given: int | str) -> int:
+def seed_of(value: int | str) -> int:
     """Return a whole number that torch accepts as a seed. Raises UsageError."""
-    seed = whole("seed", given)
+    seed = whole("seed", value)
     if not -(2**63) <= seed < 2**63:
         raise UsageError(f"{seed} is beyond 64 bits; choose a smaller number.")
     return seed
@@ -245,13 +245,13 @@ def table(settings: Any) -> Mapping[str, Row]:
 
 @cache
 def _table(settings: Any) -> Mapping[str, Row]:
-    found = {}
+    rows = {}
     for each in fields(settings):
         if (row := each.metadata.get("row")) is not None:
             own = None if each.default is MISSING else each.default
             default = own if row.default is UNSET else row.default
-            found[each.name] = replace(row, name=each.name, kind=str(each.type), default=default)
-    return found
+            rows[each.name] = replace(row, name=each.name, kind=str(each.type), default=default)
+    return rows
 
 
 def jsonable(value: Any) -> Any:
@@ -308,12 +308,12 @@ def size_of(size: int | str | None) -> int | None:
     if size is None or isinstance(size, int):
         return size
     try:
-        found = Budget.parse(str(size)).bytes
+        number = Budget.parse(str(size)).bytes
     except UsageError:
-        found = None
-    if not found:
+        number = None
+    if not number:
         raise UsageError(f"{size!r} is not a size in bytes; write it as 512MB or 16GiB.")
-    return found
+    return number
 
 
 MOST_UNPACKED = 16 * 1000**3

@@ -25,7 +25,7 @@ def apart(stream: TextIO) -> TextIO:
 def diverted(descriptor: int, to: int) -> Iterator[None]:
     """Send to another descriptor what any code, also a child process, writes to one."""
     try:
-        kept = os.dup(descriptor)
+        copy = os.dup(descriptor)
         os.dup2(to, descriptor)
     except OSError:  # one of them is closed
         yield
@@ -33,8 +33,8 @@ def diverted(descriptor: int, to: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(copy, descriptor)
+        os.close(copy)
 
 
 @contextmanager

@@ -225,7 +225,7 @@ class Report:
         return Page(
             title=self.title or self._title(),
             command=self.command,
-            made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
+            version=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
             runs=readings,
             document=document,
             charts=charts_of([(r.name, r.series) for r in readings]),

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from kvstream.api.given import kind, path_of, questions_of, settings_of
 from kvstream.engine.budget import SMALLEST_FREE
-from kvstream.errors import BudgetError, UsageError, meant
+from kvstream.errors import BudgetError, UsageError, hint
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
@@ -158,7 +158,7 @@ def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
     if unknown:
         if unknown[0] in ModelOptions.__annotations__:
             raise UsageError(f"{unknown[0]}= is an option of kvstream.load, not of a reading.")
-        raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], known)}")
+        raise UsageError(f"There is no option {unknown[0]!r}.{hint(unknown[0], known)}")
 
 
 def parsed(options: Mapping[str, Any], rows: Mapping[str, Any] = TABLE) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def request_of(questions: Sequence[str] = (), /, **options: Any) -> Request:
         )
     values |= {"command": command, "interrupted": values.get("interrupted") or never}
     values["set"] = settings_of(values.get("set"))
-    return request_from(values, questions=questions, given=frozenset(options))
+    return request_from(values, questions=questions, choices=frozenset(options))
 
 
 def request_from(values: Mapping[str, Any], **more: Any) -> Request:
@@ -276,7 +276,7 @@ def settled(
     if request.preset:
         paper = preset(method)
         settings = {**paper.settings, **settings}
-        changes = {k: v for k, v in paper.run.items() if k not in request.given}
+        changes = {k: v for k, v in paper.run.items() if k not in request.choices}
     make(method, settings)
     run = replace(run, method=method, set=settings, **changes)
     return replace(request, run=run, extract=extract, preset=None)
@@ -314,7 +314,7 @@ def settings_by_method(
             continue
         known = method_names()
         if strict or not (owner in known or any(plugins())):
-            close = "" if owner in known else meant(owner, known)
+            close = "" if owner in known else hint(owner, known)
             raise UsageError(
                 f"--set '{path}={value}' is for the method {owner!r}, but this run uses "
                 f"{', '.join(methods)}; add --method {owner} or leave it out.{close}"

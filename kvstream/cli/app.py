@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.errors import FULL, KvstreamError, is_out_of_memory, meant
+from kvstream.errors import FULL, KvstreamError, hint, is_out_of_memory
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -111,7 +111,7 @@ class App(Modules):
             if name in others:
                 _say(f"Warning: {name} is not read: {others[name]} has no variable.")
             # Require a close match: other variables may belong to other programs.
-            elif close := meant(name, known, 0.9):
+            elif close := hint(name, known, 0.9):
                 _say(f"Warning: {name} is not read.{close}")
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:

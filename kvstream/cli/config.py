@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import KvstreamError, UsageError, meant
+from kvstream.errors import KvstreamError, UsageError, hint
 from kvstream.store.small_files import small_text
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
@@ -140,13 +140,13 @@ def for_command(
             if not keys and (key == ALIASES or isinstance(value, dict)):
                 if key not in (ALIASES, *known):
                     raise UsageError(
-                        f"{place(path, key)}: [{key}] is not a command.{meant(key, known)} There "
+                        f"{place(path, key)}: [{key}] is not a command.{hint(key, known)} There "
                         f"are {', '.join(sorted(known))}."
                     )
                 continue
             name = key.replace("-", "_")
             if name not in options:
-                close = meant(key.replace("_", "-"), (o.replace("_", "-") for o in options))
+                close = hint(key.replace("_", "-"), (o.replace("_", "-") for o in options))
                 raise UsageError(
                     f"{place(path, *keys, key)}: {shown(key)} is not an option of {whose}.{close}"
                 )

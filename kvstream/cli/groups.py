@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kvstream.errors import meant
+from kvstream.errors import hint
 
 
 class Group(click.Group):
@@ -23,7 +23,7 @@ class Group(click.Group):
             if args[0].startswith("-"):
                 raise
             known = self.list_commands(ctx)
-            close = meant(args[0], known)
+            close = hint(args[0], known)
             raise click.UsageError(
                 f"No such command {args[0]!r}.{close} There are {', '.join(known)}.", ctx
             ) from None

@@ -40,8 +40,8 @@ class Need:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of Ray's ``options``."""
-        found: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
-        return {**found, "memory": self.memory} if self.memory else found
+        options: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        return {**options, "memory": self.memory} if self.memory else options
 
     def fit(self, resources: dict[str, float]) -> int:
         """Return how many such workers fit on a machine with these resources."""
@@ -82,7 +82,7 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
     try:
         _start(ray, how)
     except (Exception, SystemExit) as error:
-        raise _refused(address, error) from error
+        raise _refusal(address, error) from error
     finally:
         # Ray installs its own handler, which would end this process silently.
         if threading.current_thread() is threading.main_thread():
@@ -130,12 +130,12 @@ def room(ray: Any, need: Need) -> int:
 
 def is_lost(ray: Any, node: str) -> bool:
     """Return whether the machine of a node is lost; ask it, as Ray notices that late."""
-    known = next((each for each in ray.nodes() if each["NodeID"] == node), None)
-    if known is None or not known["Alive"]:
+    row = next((each for each in ray.nodes() if each["NodeID"] == node), None)
+    if row is None or not row["Alive"]:
         return True
     try:
         with socket.create_connection(
-            (known["NodeManagerAddress"], known["NodeManagerPort"]), ANSWERS_IN
+            (row["NodeManagerAddress"], row["NodeManagerPort"]), ANSWERS_IN
         ):
             return False
     except OSError:
@@ -191,9 +191,9 @@ def _checked(address: str) -> str:
 
 def _of_this_machine() -> str | None:
     """Return the address of this machine's cluster, as Ray's own ``auto`` finds it, or None."""
-    named = os.environ.get("RAY_ADDRESS", "").strip()
-    if named and named != AUTO:
-        return named
+    address = os.environ.get("RAY_ADDRESS", "").strip()
+    if address and address != AUTO:
+        return address
     own = os.environ.get("TMPDIR") if sys.platform == "linux" else None
     folder = Path(os.environ.get("RAY_TMPDIR") or own or "/tmp", "ray")
     with suppress(OSError):
@@ -215,13 +215,13 @@ def _silence(host: str, port: int) -> str:
     return "" if head[3:4] == _SETTINGS[3:4] else "something else listens there"
 
 
-def _refused(address: str | None, error: BaseException) -> KvstreamError:
-    told = " ".join(str(error).split())
-    if "ersion mismatch" in told:
+def _refusal(address: str | None, error: BaseException) -> KvstreamError:
+    message = " ".join(str(error).split())
+    if "ersion mismatch" in message:
         return KvstreamError(
             f"The cluster at {address} has another version of Ray or Python than this machine. "
-            f"Install the same version on both. ({told[:300]})"
+            f"Install the same version on both. ({message[:300]})"
         )
     where = f"The cluster at {address}" if address else "A cluster on this machine"
     verb = "refuses the connection" if address else "does not start"
-    return KvstreamError(f"{where} {verb}: {type(error).__name__}: {told[:300]}")
+    return KvstreamError(f"{where} {verb}: {type(error).__name__}: {message[:300]}")

@@ -45,7 +45,7 @@ def documents_in(
     """
     if not paths:
         raise SourceError("Nothing to read: name files or a folder.")
-    found: dict[Path, Document] = {}
+    files: dict[Path, Document] = {}
     left_out: Counter[str] = Counter()
     for path in paths:
         try:
@@ -60,26 +60,26 @@ def documents_in(
             except OSError as error:
                 raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
             for document in documents:
-                found.setdefault(Path(document.name).absolute(), document)
+                files.setdefault(Path(document.name).absolute(), document)
         elif stat.S_ISREG(mode):
-            found.setdefault(Path(path).absolute(), _document(Path(path), path, plain=plain))
+            files.setdefault(Path(path).absolute(), _document(Path(path), path, plain=plain))
         else:
             raise UsageError(
                 f"{path} is not a file, and --each names its results by their content; write it to "
                 "a file first, and name the file."
             )
     hidden = left_out.pop(HIDDEN, 0) > 0
-    told = [f"{count:,} × {what}" for what, count in left_out.items()]
-    if not found:
-        raise SourceError(no_text_files(paths, told, hidden=hidden))
-    return list(found.values()), [f"Skipped: {', '.join(told)}."] if told else []
+    counts = [f"{count:,} × {what}" for what, count in left_out.items()]
+    if not files:
+        raise SourceError(no_text_files(paths, counts, hidden=hidden))
+    return list(files.values()), [f"Skipped: {', '.join(counts)}."] if counts else []
 
 
 def _folder(
     folder: Path, left_out: Counter[str], *, plain: bool, into: Path | None
 ) -> list[Document]:
     results = None if into is None else Path(os.path.realpath(into))
-    found = []
+    documents = []
     for path in files_in(folder, left_out):
         if RESULT.search(path.name) and path.parent.resolve() == results:
             left_out["result of an earlier run"] += 1
@@ -90,8 +90,8 @@ def _folder(
         elif " is binary " in document.problem:
             lose("binary file", path, left_out)
         else:
-            found.append(document)
-    return found
+            documents.append(document)
+    return documents
 
 
 def _document(path: Path, name: str, *, plain: bool) -> Document:

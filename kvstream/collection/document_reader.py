@@ -53,8 +53,8 @@ class DocumentReader:
             if is_out_of_memory(error):
                 return DocumentFailed(name, f"Out of memory ({error}).", OUT_OF_MEMORY)
             return DocumentFailed(name, f"Unexpected {type(error).__name__}: {error}")
-        written = None if task.target is None else str(task.target)
-        return DocumentDone(name, records, written, seconds=time.perf_counter() - began)
+        file = None if task.target is None else str(task.target)
+        return DocumentDone(name, records, file, seconds=time.perf_counter() - began)
 
     def _answers(self, name: str, path: str, on_step: OnStep | None) -> Iterator[dict[str, Any]]:
         for before, request in enumerate(self.job.parts):
@@ -87,9 +87,9 @@ class DocumentReader:
             digest = save(memory, task.target)
         except KvstreamError as error:
             raise KvstreamError(f"{error} The same command continues where it stopped.") from error
-        told = record(memory)
-        written = {"file": str(task.target), "bytes": task.target.stat().st_size, "sha256": digest}
-        return {**told, "memory": {**written, **told["memory"]}}
+        result = record(memory)
+        file = {"file": str(task.target), "bytes": task.target.stat().st_size, "sha256": digest}
+        return {**result, "memory": {**file, **result["memory"]}}
 
     def _sources(self, name: str, path: str) -> SourceSet:
         request = self.job.parts[0]

@@ -85,10 +85,10 @@ def _deciding(settings: Any) -> dict[str, Any]:
 def _stem(name: str) -> str:
     """Return the beginning of a file's name, in characters that every file system accepts."""
     stem = Path(name).name
-    kept = "".join(c if c.isalnum() or c in "._" else "-" for c in stem).strip(".")
-    while len(kept.encode()) > STEM:
-        kept = kept[:-1]
-    return kept or "document"
+    beginning = "".join(c if c.isalnum() or c in "._" else "-" for c in stem).strip(".")
+    while len(beginning.encode()) > STEM:
+        beginning = beginning[:-1]
+    return beginning or "document"
 
 
 def _weights(model: str) -> list[Any]:

@@ -57,62 +57,62 @@ def memory_files(folder: Path) -> list[Path]:
         names = sorted(name for name in os.listdir(folder) if Path(name).suffix == SUFFIX)
     except OSError as error:
         raise SourceError(f"{folder} cannot be read: {error.strerror or error}.") from error
-    found = [path for name in names if os.path.isfile(path := folder / name)]
-    if not found:
+    files = [path for name in names if os.path.isfile(path := folder / name)]
+    if not files:
         raise SourceError(
             f"{folder} has no memory files (*{SUFFIX}); make them with "
             f"`kvstream remember DIR --each -o {shlex.quote(str(folder))}`."
         )
-    return found
+    return files
 
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
     """Rank files by BM25, those made for the question first; return messages about others."""
-    asked = {form: word for word in WORD.findall(question) for form in words(word)}
+    forms = {form: word for word in WORD.findall(question) for form in words(word)}
     own = words(question)
     rows: list[tuple[Glance, list[float], int]] = []
-    broken: list[str] = []
+    messages: list[str] = []
     for path in files:
         try:
             seen = glance(path)
         except SourceError as error:
-            broken.append(str(error))
+            messages.append(str(error))
             continue
-        counts, size = _counts(seen, asked)
+        counts, size = _counts(seen, forms)
         # Drop the texts, so that RAM does not hold those of all files.
         rows.append((replace(seen, text="", words=None), counts, size))
-    often = np.array([row[1] for row in rows], dtype=float).reshape(len(rows), len(asked))
+    often = np.array([row[1] for row in rows], dtype=float).reshape(len(rows), len(forms))
     sizes = np.array([row[2] for row in rows], dtype=float)
     scores = bm25_of_documents(often, sizes)
-    ranked = [
+    ranking = [
         Ranked(seen.path, seen.names, float(score), known=own in map(words, seen.questions))
         for (seen, *_), score in zip(rows, scores, strict=True)
     ]
-    ranked.sort(key=lambda each: (not each.known, -each.words, each.path.name))
-    return ranked, broken
+    ranking.sort(key=lambda each: (not each.known, -each.words, each.path.name))
+    return ranking, messages
 
 
-def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
+def _counts(seen: Glance, forms: Mapping[str, str]) -> tuple[list[float], int]:
     """Return the count of each of the words (with spelling in the question), and of all."""
-    held = Counter(words("\n".join((seen.text, *seen.names))))
+    tally = Counter(words("\n".join((seen.text, *seen.names))))
     counts = []
-    for word, spelled in asked.items():
-        count = float(held[word])
+    for word, spelled in forms.items():
+        count = float(tally[word])
         if not count and seen.words is not None:
-            known = seen.words.has_number if word.isdigit() else seen.words.has_word
-            count = FORGOTTEN if known(word) or known(spelled) else 0.0
+            has = seen.words.has_number if word.isdigit() else seen.words.has_word
+            count = FORGOTTEN if has(word) or has(spelled) else 0.0
         counts.append(count)
-    return counts, held.total()
+    return counts, tally.total()
 
 
 def rank(
     question: str, files: Iterable[Path], recall: Callable[[Path], Memory], loaded: int = LOADED
 ) -> tuple[list[Ranked], list[str]]:
     """Rank the files, best first, one memory at a time; also return messages about others."""
-    ranked, problems = by_words(question, files)
+    ranking, problems = by_words(question, files)
     compared: list[Ranked] = []
     without: dict[tuple[str, tuple[int, ...]], float] = {}
-    for each in ranked[:loaded]:
+    for each in ranking[:loaded]:
         try:
             compared.append(replace(each, gain=gain(recall(each.path), question, without)))
         except BudgetError as error:
@@ -120,7 +120,7 @@ def rank(
         except KvstreamError as error:
             problems.append(str(error))
     compared.sort(key=lambda each: (not each.known, -each.score, each.path.name))
-    return [*compared, *ranked[loaded:]], problems
+    return [*compared, *ranking[loaded:]], problems
 
 
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:

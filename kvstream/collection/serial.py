@@ -127,9 +127,9 @@ def write_records(target: Path, document: str, records: tuple[dict[str, Any], ..
 def found_records(target: Path, document: str) -> tuple[dict[str, Any], ...] | None:
     """Return the answers that an earlier run wrote; None if there are none that can be used."""
     try:
-        found = json.loads(target.read_text("utf-8"))
-        records = found["answers"]
-        if found["document"] != document or not all(isinstance(r, dict) for r in records):
+        content = json.loads(target.read_text("utf-8"))
+        records = content["answers"]
+        if content["document"] != document or not all(isinstance(r, dict) for r in records):
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None

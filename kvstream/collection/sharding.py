@@ -40,16 +40,16 @@ def read_shards(
     `kvstream.session.sharding.cut`, KvstreamError if a part cannot be read or no worker can be
     used, and KeyboardInterrupt if the user interrupts before all parts are read.
     """
-    parts, started = cut(session, sources, request, shards)
+    parts, start = cut(session, sources, request, shards)
     if len(parts) == 1:
         memory = yield from read_part(session, sources.again(), parts[0], request)
         memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
         return memory
-    yield started
+    yield start
     opening, here = sources.opening(), os.getcwd()
     alone = replace(request, interrupted=never)
-    told: list[Any] = []
-    number = workers.used(len(parts), told.append)
+    events: list[Any] = []
+    number = workers.used(len(parts), events.append)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
         job = Job(settings, (alone,), Path(place), memories=True)
@@ -60,10 +60,10 @@ def read_shards(
             for part, target in zip(parts, targets, strict=True)
         )
         done = 0
-        spread = Spread(job, workers, told.append, request.interrupted)
+        spread = Spread(job, workers, events.append, request.interrupted)
         for outcome in spread.tasks(items, number):
-            yield from (event for event in told if isinstance(event, Notice))
-            told.clear()
+            yield from (event for event in events if isinstance(event, Notice))
+            events.clear()
             if not isinstance(outcome, DocumentDone):
                 failed = KvstreamError(f"{outcome.name} could not be read: {outcome.reason}")
                 failed.exit_code = outcome.exit_code
@@ -72,7 +72,7 @@ def read_shards(
             done += 1
         if done < len(parts):
             raise KeyboardInterrupt
-        joiner = Joiner(started.budget_tokens)
+        joiner = Joiner(start.budget_tokens)
         for target in targets:
             memory = session.recall(look(target), request.run)
             memory.command = request.command

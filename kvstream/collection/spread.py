@@ -92,30 +92,30 @@ class Spread:
 
     def documents(self, documents: Sequence[Document]) -> Iterator[Outcome]:
         """Yield the outcome of every document. Raises KvstreamError."""
-        asked = self.workers.used(len(documents), self.tell)
-        self.tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
+        count = self.workers.used(len(documents), self.tell)
+        self.tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), count))
         longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
         items = serial.todo(self.job, longest, digests=self.workers.elsewhere)
         # A cluster takes seconds to start, and there may be nothing left to read.
         for item in items:
             if isinstance(item, Task):
-                yield from self.tasks(chain([item], items), asked)
+                yield from self.tasks(chain([item], items), count)
                 return
             yield item
 
-    def tasks(self, items: Iterator[Task | Outcome], asked: int) -> Iterator[Outcome]:
-        """Yield the outcomes of `asked` workers, or as many as fit, until the user interrupts.
+    def tasks(self, items: Iterator[Task | Outcome], count: int) -> Iterator[Outcome]:
+        """Yield the outcomes of `count` workers, or as many as fit, until the user interrupts.
 
         Raises KvstreamError.
         """
         threads = self.job.model.threads or 1
-        with connected(self.workers.address, threads * asked) as ray:
-            gpus = gpus_of(ray, self.job.model.device, asked)
+        with connected(self.workers.address, threads * count) as ray:
+            gpus = gpus_of(ray, self.job.model.device, count)
             need = Need(threads, self.workers.memory, gpus)
-            number = min(asked, room(ray, need))
-            if self.workers.number is not None and number < asked:
-                told = f"Only {number} of {asked} workers have room: each needs {need}."
-                self.tell(Notice(told))
+            number = min(count, room(ray, need))
+            if self.workers.number is not None and number < count:
+                message = f"Only {number} of {count} workers have room: each needs {need}."
+                self.tell(Notice(message))
             options = {**need.options(), "max_restarts": 0, "max_task_retries": 0}
             self.actor, self.ray, self.number = ray.remote(Worker).options(**options), ray, number
             if self.workers.elsewhere and self.job.makes_memories:

@@ -43,8 +43,8 @@ class Workers:
     def used(self, tasks: int, tell: Callable[[Notice], None]) -> int:
         """Return how many workers have a task, and note if that is less than their number."""
         if self.number is not None and tasks < self.number:
-            told = f"{tasks:,} of {self.number:,} workers start: each has one task at a time."
-            tell(Notice(told, note=True))
+            message = f"{tasks:,} of {self.number:,} workers start: each has one task at a time."
+            tell(Notice(message, note=True))
         return min(self.number or tasks, tasks)
 
     @property

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from kvstream.errors import KvstreamError, UsageError, is_out_of_memory, meant
+from kvstream.errors import KvstreamError, UsageError, hint, is_out_of_memory
 from kvstream.methods import base
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Preset, Step
@@ -302,7 +302,7 @@ def by_name(name: str, also: Sequence[str] = ()) -> type[Method]:
             f"{', '.join(methods)}."
         )
     names = (*also, *methods)
-    close = meant(name, names) or " If a plugin adds it, install the plugin."
+    close = hint(name, names) or " If a plugin adds it, install the plugin."
     reasons = "".join(f" {reason}" for reason in FAULTS.values())
     raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(names)}.{reasons}")
 
@@ -336,7 +336,7 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
     for key, text in (settings or {}).items():
         if key not in fields:
             raise UsageError(
-                f"--set {name}.{key}: {name} has no setting {key!r}.{meant(key, fields)} "
+                f"--set {name}.{key}: {name} has no setting {key!r}.{hint(key, fields)} "
                 f"It has: {', '.join(fields) or 'none'}."
             )
         values[key] = _parse(f"--set {name}.{key}", text, hints[key], fields[key])

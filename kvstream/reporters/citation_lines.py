@@ -25,8 +25,8 @@ def looked_lines(result: Result, width: int) -> list[str]:
     """Return the lines under a generated answer on a terminal: citations and log lines."""
     if not result.generated:
         return []
-    cited = citation_lines(result.citations, width, result.answer)
-    return [*cited, *match_lines(result.lines, width)]
+    lines = citation_lines(result.citations, width, result.answer)
+    return [*lines, *match_lines(result.lines, width)]
 
 
 def citation_lines(
@@ -36,19 +36,19 @@ def citation_lines(
     if not citations:
         return []
     lines = ["", "Where the model looked:"]
-    for number, cited in enumerate(citations[:SHOWN], 1):
-        tail = f"{place_of(cited)} ({share(cited['weight'], 1.0)})"
+    for number, citation in enumerate(citations[:SHOWN], 1):
+        tail = f"{place_of(citation)} ({share(citation['weight'], 1.0)})"
         head = f"[{number}] "
-        name = end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
-        lines += [head + name + tail, *_passage(cited["text"], width, answer)]
+        name = end_of(_one_line(str(citation["source"])), max(8, width - len(head) - len(tail)))
+        lines += [head + name + tail, *_passage(citation["text"], width, answer)]
     return lines
 
 
 def _passage(text: str, width: int, answer: str = "") -> list[str]:
     """Return the beginning of a text, or the part with the words of the answer, indented."""
     room = max(16, width - len(INDENT))
-    shown = _around(_one_line(text), answer, LINES * room)
-    return [INDENT + line for line in wrapped(shown, room, LINES)]
+    part = _around(_one_line(text), answer, LINES * room)
+    return [INDENT + line for line in wrapped(part, room, LINES)]
 
 
 def news_lines(result: Result, width: int) -> list[str]:
@@ -73,17 +73,17 @@ def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
     """Return source, number and text of the log lines that have the words of the question."""
     if lines is None or not lines["matches"]:
         return []
-    told = ["", "Lines with the words of the question:"]
-    for found in lines["matches"]:
-        told.append(f"{end_of(_one_line(found['source']), max(8, width - 12))}:{found['line']}")
-        told += _passage(found["text"], width)
-    return told
+    rows = ["", "Lines with the words of the question:"]
+    for match in lines["matches"]:
+        rows.append(f"{end_of(_one_line(match['source']), max(8, width - 12))}:{match['line']}")
+        rows += _passage(match["text"], width)
+    return rows
 
 
 def match_places(lines: Mapping[str, Any] | None) -> list[str]:
     """Return source and number of the first of these lines, for stderr."""
     matches = [] if lines is None else lines["matches"][:SHOWN]
-    return [f"{_one_line(found['source'])}:{found['line']}" for found in matches]
+    return [f"{_one_line(match['source'])}:{match['line']}" for match in matches]
 
 
 def coverage_line(result: Result, *, pictures: bool) -> str | None:
@@ -106,18 +106,18 @@ def support_line(result: Result) -> str | None:
         "focus": "attention to the text on its three heaviest passages",
         "confidence": "mean probability of its tokens",
     }
-    told = [f"{w} {share(result.support[k], 1.0)}" for k, w in words.items() if k in result.support]
-    return " · ".join(told)
+    rows = [f"{w} {share(result.support[k], 1.0)}" for k, w in words.items() if k in result.support]
+    return " · ".join(rows)
 
 
-def place_of(cited: Mapping[str, Any]) -> str:
+def place_of(citation: Mapping[str, Any]) -> str:
     """Return the place of a passage in its source, without the parts that are unknown."""
-    if cited.get("page") is not None:
-        first, last = cited["page"], cited["page_end"]
+    if citation.get("page") is not None:
+        first, last = citation["page"], citation["page_end"]
         return f" p. {first}" if first == last else f" pp. {first}-{last}"
-    if cited.get("chapter") is not None:
-        return f", {cut(_one_line(cited['chapter']), CHAPTER)}"
-    first, last = cited["line_start"], cited["line_end"]
+    if citation.get("chapter") is not None:
+        return f", {cut(_one_line(citation['chapter']), CHAPTER)}"
+    first, last = citation["line_start"], citation["line_end"]
     if first is None:
         return ""
     return f":{first}" if first == last else f":{first}-{last}"
@@ -129,23 +129,23 @@ def _one_line(text: str) -> str:
 
 def _around(text: str, answer: str, room: int) -> str:
     """Return `text` from before the place with the most words of the answer, for `room` cells."""
-    wanted = {word.casefold() for word in _WORD.findall(answer) if _tells(word)}
+    terms = {word.casefold() for word in _WORD.findall(answer) if _tells(word)}
     words = text.split(" ")
     ends = [0]
     for word in words:
         ends.append(ends[-1] + cells(word) + 1)
-    if not wanted or ends[-1] <= room:
+    if not terms or ends[-1] <= room:
         return text
-    hits = [(i, wanted.intersection(_WORD.findall(w.casefold()))) for i, w in enumerate(words)]
-    hits = [(place, found) for place, found in hits if found]
+    hits = [(i, terms.intersection(_WORD.findall(w.casefold()))) for i, w in enumerate(words)]
+    hits = [(place, match) for place, match in hits if match]
 
-    def told(start: int, most: int) -> int:
+    def count(start: int, most: int) -> int:
         inside = [f for i, f in hits if i >= start and ends[i + 1] - ends[start] <= most]
         return len(set().union(*inside))
 
-    at_first = told(0, room - 8)
-    best = max((place for place, _ in hits), key=lambda i: told(i, room // 2), default=0)
-    if told(best, room // 2) <= at_first:
+    at_first = count(0, room - 8)
+    best = max((place for place, _ in hits), key=lambda i: count(i, room // 2), default=0)
+    if count(best, room // 2) <= at_first:
         return text
     start = best
     while start > 0 and ends[best] - ends[start - 1] <= room // 3:
@@ -171,7 +171,7 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
             line = ""
         line = f"{line} {word}".strip()
     lines.append(line)
-    lines = [kept for kept in lines if kept]
+    lines = [line for line in lines if line]
     if most is not None and len(lines) > most:
         last = beginning(lines[most - 1], width - 4)
         if len(last) < len(lines[most - 1]) and lines[most - 1][len(last)] != " ":

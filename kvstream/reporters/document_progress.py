@@ -94,7 +94,7 @@ class Tally:
                 self.failures.append(event)
 
     @property
-    def left(self) -> int:
+    def rest(self) -> int:
         """Number of documents that have not begun."""
         return max(0, self.documents - self.done - self.failed - len(self.running))
 
@@ -129,9 +129,9 @@ class Tally:
 
     def _ended(self, name: str) -> None:
         self.steps.pop(name, None)
-        started = self.running.pop(name, None)
-        if started is not None:
-            self.bytes_read += started[0].bytes
+        entry = self.running.pop(name, None)
+        if entry is not None:
+            self.bytes_read += entry[0].bytes
 
     def _done(self, event: DocumentDone) -> None:
         self.done += 1
@@ -147,9 +147,9 @@ class Tally:
         if event.support is None or first is None:
             return
         answer = " / ".join(str(r.get("answer", "")) for r in event.records)
-        shown = " ".join(answer.split())[:SHOWN]
+        answer = " ".join(answer.split())[:SHOWN]
         warned = any(r.get("warnings") for r in event.records)
-        heapq.heappush(self.best, Ranked(event.support, -self.done, event.name, shown, warned))
+        heapq.heappush(self.best, Ranked(event.support, -self.done, event.name, answer, warned))
         if len(self.best) > RANKED:
             heapq.heappop(self.best)
 
@@ -172,8 +172,8 @@ class Collected(Teller):
         elif isinstance(event, DocumentFailed):
             self.tell(f"Failed: {f.about(event.name, event.reason)}")
         elif isinstance(event, DocumentDone):
-            told = (warning for record in event.records for warning in record.get("warnings", ()))
-            for warning in dict.fromkeys(told):  # several methods may have the same one
+            warnings = (w for record in event.records for w in record.get("warnings", ()))
+            for warning in dict.fromkeys(warnings):  # several methods may have the same one
                 self.tell(f"Warning: {f.about(event.name, warning)}")
 
     def finish(self, into: str | None) -> None:
@@ -198,8 +198,8 @@ class CollectedLines(Collected):
         super().note(event)
         if isinstance(event, DocumentDone) and not event.present:
             receipts = (record.get("receipt") or {} for record in event.records)
-            for told in dict.fromkeys(note for each in receipts for note in each.get("notes", ())):
-                self.tell(f.about(event.name, told))
+            for note in dict.fromkeys(note for each in receipts for note in each.get("notes", ())):
+                self.tell(f.about(event.name, note))
         if isinstance(event, events.Notice) and event.note:
             self.tell(event.message)
         if isinstance(event, events.CollectionStarted):
@@ -269,8 +269,8 @@ def count_line(tally: Tally) -> str:
 def speed_line(tally: Tally) -> str:
     """Return tokens per second, elapsed time and estimated time left."""
     parts = [f"{f.number(tally.speed)} tokens/s", f.duration(tally.seconds)]
-    left = tally.seconds_left
-    parts += [f"about {f.duration(left)} left"] if left else []
+    rest = tally.seconds_left
+    parts += [f"about {f.duration(rest)} left"] if rest else []
     return " · ".join(parts)
 
 
@@ -278,13 +278,13 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
     """Return the lines of the panel, at most `width` columns wide."""
     full = round(width * tally.progress)
     lines = ["━" * full + "─" * (width - full), count_line(tally), speed_line(tally)]
-    shown = list(tally.running.items())[:RUNNING]
-    for name, (event, began) in shown:
+    rows = list(tally.running.items())[:RUNNING]
+    for name, (event, began) in rows:
         step = tally.steps.get(name)
-        said = [f.duration(tally.clock() - began)]
-        said += [f.counted(step.tokens, "token")] if step and step.tokens else []
-        said += [f"{event.worker}:{event.process}"] if event.worker else []
-        tail = " · ".join(said)
+        parts = [f.duration(tally.clock() - began)]
+        parts += [f.counted(step.tokens, "token")] if step and step.tokens else []
+        parts += [f"{event.worker}:{event.process}"] if event.worker else []
+        tail = " · ".join(parts)
         room = max(8, width - len(tail) - 3)
         lines.append(f"{f.end_of(f.in_line(name), room)} · {tail}")
     if len(tally.running) > RUNNING:
@@ -298,14 +298,14 @@ def table(tally: Tally, width: int) -> Iterator[str]:
     if not rows:
         return
     names = [f.end_of(f.in_line(row.name), NAME) for row in rows]
-    name = max(f.cells(shown) for shown in ("document", *names))
+    name = max(f.cells(label) for label in ("document", *names))
     yield f"support  {'document':{name}}    answer"
     room = max(8, width - name - 13)
-    for row, shown in zip(rows, names, strict=True):
+    for row, label in zip(rows, names, strict=True):
         mark = "!" if row.warned else " "
         answer = f.cut(f.visible(row.answer), room)
         support = f.share(row.support, 1.0) if row.support else "-"  # the text has no answer
-        yield f"{support:>7}  {f.padded(shown, name)} {mark}  {answer}".rstrip()
+        yield f"{support:>7}  {f.padded(label, name)} {mark}  {answer}".rstrip()
     if tally.done > len(rows):
         yield f"({f.number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"
     if any(row.warned for row in rows):

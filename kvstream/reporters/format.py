@@ -68,11 +68,11 @@ def _sign(match: re.Match[str]) -> str:
 
 def _each_mark(run: str, replace: Callable[[str], str]) -> str:
     """Return a run of characters with the marks after the first ones of a character replaced."""
-    shown, marks = [], 0
+    chars, marks = [], 0
     for char in run:
         marks = marks + 1 if category(char)[0] == "M" else 0
-        shown.append(replace(char) if marks > _MARKS else char)
-    return "".join(shown)
+        chars.append(replace(char) if marks > _MARKS else char)
+    return "".join(chars)
 
 
 def json_text(record: Any, *, ascii: bool = True) -> str:

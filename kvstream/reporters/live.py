@@ -278,10 +278,10 @@ class PanelView:
         if step is None:
             empty = [("budget", self._bar([], started.budget_tokens))] if started.schedule else []
             return [*empty, ("read", Text(f"nothing yet · {f.duration(self.elapsed)}"))]
-        held, chunk, _ = _use(step)
-        used = [(held, "█", "cyan"), (chunk, "▓", "yellow")]
+        entries, chunk, _ = _use(step)
+        parts = [(entries, "█", "cyan"), (chunk, "▓", "yellow")]
         memory = [
-            ("budget", self._bar(used, started.budget_tokens)),
+            ("budget", self._bar(parts, started.budget_tokens)),
             ("", self._legend(started, step)),
             ("memory", self._spark(self.memory.values, started.budget_tokens, "cyan")),
             ("", Text(self._memory_words(started, step), style="cyan")),
@@ -313,10 +313,10 @@ class PanelView:
 
     def _legend(self, started: Started, step: StepDone) -> Text:
         entry = started.entry_bytes
-        held, chunk, free = _use(step)
+        entries, chunk, free = _use(step)
         words, short = Text(), Text()
         for label, amount, style in (
-            ("held", held, "cyan"), ("chunk", chunk, "yellow"), ("free", free, "dim"),
+            ("held", entries, "cyan"), ("chunk", chunk, "yellow"), ("free", free, "dim"),
         ):  # fmt: skip
             part = f"{' · ' if words else ''}{label} {f.number(amount)}"
             words.append(part, style=style)
@@ -335,12 +335,12 @@ class PanelView:
 
     def _memory_words(self, started: Started, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
-        held = f"{f.entries(high)} a head"
+        entries = f"{f.entries(high)} a head"
         if low != high:
-            held = f"{f.number(low)} to {held}, by layer,"
+            entries = f"{f.number(low)} to {entries}, by layer,"
         after = f"after step {f.number(step.step)}"
         prompt = f"{f.number(started.prompt_tokens)} of the prompt"
-        return _fitting(self.width, f"{held} and {prompt} {after}", f"{held} {after}")
+        return _fitting(self.width, f"{entries} and {prompt} {after}", f"{entries} {after}")
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # can be exceeded: chunks are rounded down
@@ -358,9 +358,9 @@ class PanelView:
         total = step.estimated_tokens
         if not total:
             return Text("length unknown", style="dim")
-        done = min(self.width, round(self.width * step.seen / total))
-        bar = Text("━" * done, style="magenta")
-        return bar.append("─" * (self.width - done), style="dim")
+        full = min(self.width, round(self.width * step.seen / total))
+        bar = Text("━" * full, style="magenta")
+        return bar.append("─" * (self.width - full), style="dim")
 
     def _read_words(self, step: StepDone) -> str:
         words = f.counted(step.seen, "token")
@@ -371,8 +371,8 @@ class PanelView:
             words = f"{f.number(step.seen)} of ~{f.number(total)} ({f.share(step.seen, total)})"
         fast = f" · {f.number(self.speed)} tokens/s"
         if total and self.speed:
-            left = f" · {f.duration((total - step.seen) / self.speed)} left"
-            return _fitting(self.width, words + fast + left, words + left)
+            rest = f" · {f.duration((total - step.seen) / self.speed)} left"
+            return _fitting(self.width, words + fast + rest, words + rest)
         return words + fast
 
     def _process_words(self) -> str:

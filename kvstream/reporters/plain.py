@@ -40,7 +40,7 @@ class Teller:
         self.is_terminal = stream.isatty()
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.unicode = encoding.lower().replace("-", "") == "utf8"
-        self.told: set[str] = set()
+        self.messages: set[str] = set()
         """Messages that were written and are not repeated."""
         self.noticed: set[str] = set()
         """Messages written since the last answer; its result repeats them."""
@@ -106,8 +106,8 @@ class Teller:
 
     def tell_once(self, message: str, line: str) -> None:
         """Write the line of a message unless the message was written before."""
-        if message not in self.told:
-            self.told.add(message)
+        if message not in self.messages:
+            self.messages.add(message)
             self.tell(line)
 
     def tell(self, message: str) -> None:
@@ -139,12 +139,12 @@ class Teller:
         self.waiting.append(line)
         while self.waiting:
             line = self.waiting.pop(0)
-            shown = in_lines(line) if self.is_terminal else visible(line)
+            text = in_lines(line) if self.is_terminal else visible(line)
             if not self.unicode:
-                shown = shown.replace("·", "|")
+                text = text.replace("·", "|")
             try:
                 with suppress(OSError):
-                    self.stream.write(shown + "\n")
+                    self.stream.write(text + "\n")
                     self.stream.flush()
             except RuntimeError:  # a signal handler during a write: streams refuse a second one
                 self.waiting.insert(0, line)
@@ -231,31 +231,31 @@ def skim_line(result: Result) -> str | None:
     skim = result.skim
     if skim is None:
         return None
-    kept = skim["kept"]
+    memory = skim["kept"]
     first = f"{skim['model']} read all of it" if skim["model"] else "no model read all of it"
     passages, tokens = counted(len(skim["pieces"]), "passage"), counted(skim["tokens"], "token")
     judged = f"judged {counted(skim['judged'], 'passage')} and " if skim["judged"] else ""
     answers = " and compared 2 answers" * bool(skim["other"])
     line = (
         f"{first} · {result.model} {judged}read {passages} ({tokens}){answers} · passages kept as "
-        f"text {number(kept['peak_bytes'])} of {number(kept['room_bytes'])} bytes"
+        f"text {number(memory['peak_bytes'])} of {number(memory['room_bytes'])} bytes"
     )
-    if kept["dropped_bytes"]:
-        line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"
+    if memory["dropped_bytes"]:
+        line += f" · {number(memory['dropped_bytes'])} bytes dropped, which cannot be read again"
     return line
 
 
 def narrowed_line(result: Result) -> str | None:
     """Name the sources of a joined memory that the answer saw; None if it saw all."""
-    told = result.narrowed
-    if told is None:
+    view = result.narrowed
+    if view is None:
         return None
-    first, *more = told["sources"]
+    first, *more = view["sources"]
     also = f" and {len(more)} more" if more else ""
     return (
         f"answered from {first}{also}, by the question's words · "
-        f"saw {number(told['entries'])} of {number(told['held'])} entries, "
-        f"{number(told['prompt'])} of the prompt"
+        f"saw {number(view['entries'])} of {number(view['held'])} entries, "
+        f"{number(view['prompt'])} of the prompt"
     )
 
 
@@ -264,13 +264,13 @@ def summary(result: Result) -> str:
     skim = result.skim
     if skim:
         passages = counted(len(skim["pieces"]), "passage")
-        left = f"answered from {passages} ({counted(skim['tokens'], 'token')})"
+        rest = f"answered from {passages} ({counted(skim['tokens'], 'token')})"
         if dropped := skim["kept"]["dropped_bytes"]:
-            left += f" · left out {number(dropped)} bytes of passages: no room"
+            rest += f" · left out {number(dropped)} bytes of passages: no room"
     else:
-        left = kept_share(result.read, result.retained, partial=result.partial)
+        rest = kept_share(result.read, result.retained, partial=result.partial)
     return cost_line(
-        result.read, left, peak=(result.peak_kv_tokens, result.peak_kv_bytes),
+        result.read, rest, peak=(result.peak_kv_tokens, result.peak_kv_bytes),
         budget=(result.budget_tokens, result.budget_bytes), owners=_owners(result),
         seconds=result.prefill_s + result.answer_s, lines=result.lines, shards=result.shards,
         sizes_read=result.bytes_read,
@@ -291,9 +291,9 @@ def kept_share(read: int, retained: int, *, partial: bool = False) -> str:
 
 def verbose_line(result: Result) -> str:
     """Return what only a person who tunes a run wants to know."""
-    told = f"kept {number(result.retained)} tokens, evicted {number(result.evicted)}"
+    counts = f"kept {number(result.retained)} tokens, evicted {number(result.evicted)}"
     speed = f" · {number(result.tokens_per_s)} tokens/s" if result.tokens_per_s else ""
-    return f"{told} · {counted(result.steps, 'step')}{speed}"
+    return f"{counts} · {counted(result.steps, 'step')}{speed}"
 
 
 def _owners(result: Result) -> tuple[str, str]:
@@ -310,7 +310,7 @@ def _owners(result: Result) -> tuple[str, str]:
 
 def cost_line(
     read: int,
-    left: str,
+    rest: str,
     peak: tuple[int, int],
     budget: tuple[int, int],
     seconds: float,
@@ -321,17 +321,17 @@ def cost_line(
 ) -> str:
     """Describe the cost of a reading: text, peak and budget in entries and bytes, time.
 
-    `left` says what is left of the text; `owners` (with two models) whose the entries and the bytes
+    `rest` says what is left of the text; `owners` (with two models) whose the entries and the bytes
     are; `sizes_read`: bytes that were read and those of the whole text, 0 if unknown.
     """
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
     tokens = counted(read, "token")
     some, whole = sizes_read
-    told = size(some) if some == whole else f"{size(some)} of {size(whole)}"
+    amount = size(some) if some == whole else f"{size(some)} of {size(whole)}"
     parts = [
-        f"read {told} ({tokens})" if whole else f"read {tokens}",
-        left,
+        f"read {amount} ({tokens})" if whole else f"read {tokens}",
+        rest,
         f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]
     if lines and lines["thinned"]:

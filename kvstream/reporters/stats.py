@@ -36,7 +36,7 @@ class Stats:
 
     def __init__(self, stream: Sink) -> None:
         self.stream = stream
-        self.held: tuple[int, ...] = ()
+        self.memory: tuple[int, ...] = ()
 
     def show(self, event: Event) -> None:
         self.stream.write(json_text(self.record(event)) + "\n")
@@ -55,14 +55,14 @@ class Stats:
                 return {"event": "notice", **vars(event)}
             case events.AnswerToken():
                 return {"event": "answer_token", **vars(event)}
-        self.held = ()  # each part begins with empty memory
+        self.memory = ()  # each part begins with empty memory
         if isinstance(event, events.Started):
             return {"event": "started", **event.to_json()}
         return {"event": "part_read", **vars(event)}
 
     def _step(self, event: StepDone) -> dict[str, Any]:
-        before = self.held or (0,) * len(event.memory)
-        self.held = event.memory
+        before = self.memory or (0,) * len(event.memory)
+        self.memory = event.memory
         same = len(set(event.memory)) <= 1
         ratios = [
             round(now / (then + event.chunk), 4) if then + event.chunk else 1.0

@@ -89,8 +89,8 @@ TRAINED = {"refusing": REFUSING, "brief": BRIEF}
 def wording_for(folder: str | Path) -> Wording:
     """Return the wording that the model of a folder was trained with; NEUTRAL if there is none."""
     try:
-        said = json.loads((Path(folder) / "support.json").read_text("utf-8"))
-        return TRAINED.get(said["wording"], NEUTRAL) if folder else NEUTRAL
+        support = json.loads((Path(folder) / "support.json").read_text("utf-8"))
+        return TRAINED.get(support["wording"], NEUTRAL) if folder else NEUTRAL
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return NEUTRAL
 
@@ -119,9 +119,9 @@ class Prompt:
         question of a summary names its topic. Questions and answers from ``earlier`` come before
         the question as plain text, so no template needs to support more turns.
         """
-        told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
-        asked = told + self._parts.phrase(question, brief)
-        return _encode(self._tokenizer, self._parts.behind, asked, continuing=True)
+        turns = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
+        text = turns + self._parts.phrase(question, brief)
+        return _encode(self._tokenizer, self._parts.behind, text, continuing=True)
 
     def catalyst(self, text: str) -> list[int]:
         """Return the ids of ``text`` as a catalyst: plain text without control tokens."""
@@ -236,8 +236,8 @@ def _rendered(
             text = tokenizer.render(messages, add_generation_prompt=True, enable_thinking=False)
         except Exception:  # a template may raise anything
             continue
-        wanted = [document, question, *([role] if system else [])]
-        if any(text.count(mark) != 1 for mark in wanted):
+        marks = [document, question, *([role] if system else [])]
+        if any(text.count(mark) != 1 for mark in marks):
             continue
         head, tail = text.split(document)
         if question in tail and (not system or role in head):

@@ -40,7 +40,7 @@ class Intervals:
 
     def __init__(self, tokens: int | None = None, seconds: float | None = None) -> None:
         self.tokens, self.seconds = tokens, seconds
-        self.answered = 0
+        self.latest = 0
         """Number of tokens read before the latest answer."""
         self._next = None if seconds is None else time.monotonic() + seconds
 
@@ -87,14 +87,14 @@ class Intervals:
     def due(self, read: int) -> bool:
         """Return whether an answer is due after `read` tokens; if so, begin the next interval."""
         if self.tokens is not None:
-            due = read > self.answered and read % self.tokens == 0
+            due = read > self.latest and read % self.tokens == 0
         else:
             due = self.time_is_up()
             if due and self.seconds is not None:
                 self._next = time.monotonic() + self.seconds
-                due = read > self.answered  # no answer without new text
+                due = read > self.latest  # no answer without new text
         if due:
-            self.answered = read
+            self.latest = read
         return due
 
 
@@ -227,8 +227,8 @@ class Request:
     )  # fmt: skip
     interrupted: Callable[[], bool] = never
     """Return whether to stop reading and answer from what was read."""
-    given: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names of the options that the user set; a preset does not change them."""
+    choices: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of the options that the user chose; a preset does not change them."""
 
     def __post_init__(self) -> None:
         settings.check(self)

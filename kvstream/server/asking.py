@@ -111,20 +111,20 @@ def asks_without_mark(paragraph: str) -> bool:
 def announces(paragraph: str) -> bool:
     """Return whether a first paragraph may ask for something in any language: it ends with a colon,
     or is a question without its mark, which begins with a small letter. (A title does not.)"""
-    asked = _BARE.match(paragraph) is not None and paragraph[:1].islower()
-    return asked or _ANNOUNCED.match(paragraph) is not None
+    bare = _BARE.match(paragraph) is not None and paragraph[:1].islower()
+    return bare or _ANNOUNCED.match(paragraph) is not None
 
 
 def unmarked(question: str) -> str:
     """Return a line without the marks of a heading, emphasis or a paragraph around it."""
-    found = _MARKED.fullmatch(question)
-    return found["words"] if found else question
+    match = _MARKED.fullmatch(question)
+    return match["words"] if match else question
 
 
 def without_role(paragraph: str) -> str:
     """Return what somebody says in a conversation without the name of the role in front."""
-    found = _ROLE.match(paragraph)
-    return paragraph[found.end() :] if found else paragraph
+    match = _ROLE.match(paragraph)
+    return paragraph[match.end() :] if match else paragraph
 
 
 def asks_of_a_text(system: str, message: str) -> bool:

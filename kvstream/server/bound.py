@@ -34,20 +34,20 @@ def rounded_up(size: int) -> str:
 
 
 class Bound:
-    """Counts what KV caches may hold. Only the worker changes it; any thread may read `held`."""
+    """Counts what KV caches may hold. Only the worker changes it; any thread may read `bytes`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.working = 0
         self.peak = 0
-        """Maximum of `held` so far, in bytes."""
+        """Maximum of `bytes` so far, in bytes."""
         self._waiting: list[tuple[Entry, Memory]] = []
         """The memory that has waited longest is the first."""
         self._lock = threading.RLock()
         """Guards `working` and `_waiting`, so that readers see both in one state."""
 
     @property
-    def held(self) -> int:
+    def bytes(self) -> int:
         """Bytes of all working and waiting memories."""
         with self._lock:
             return self.working + sum(entry.bytes for entry, _ in self._waiting)
@@ -76,14 +76,14 @@ class Bound:
                 f"of {self.most:,}."
             )
         with self._lock:
-            found = next((pair for pair in self._waiting if pair[0] == entry), None)
-            if found is not None:
-                self._waiting.remove(found)
-            while self.held + size > self.most:
+            match = next((pair for pair in self._waiting if pair[0] == entry), None)
+            if match is not None:
+                self._waiting.remove(match)
+            while self.bytes + size > self.most:
                 del self._waiting[0]
             self.working += size
-            self.peak = max(self.peak, self.held)
-            return found and found[1]
+            self.peak = max(self.peak, self.bytes)
+            return match and match[1]
 
     def give_back(self, size: int) -> None:
         """Stop counting `size` bytes as working. The memory is gone, or `keep` gets it."""
@@ -93,5 +93,5 @@ class Bound:
     def keep(self, entry: Entry, memory: Memory) -> None:
         """Let a memory wait for the next question, if it fits. Its bytes were given back before."""
         with self._lock:
-            if self.held + entry.bytes <= self.most:
+            if self.bytes + entry.bytes <= self.most:
                 self._waiting.append((entry, memory))

@@ -30,7 +30,7 @@ class Catalog:
         """Offer no file whose KV cache is larger than the whole `bound`."""
         self._model, self._bound = model, bound
         self.folder = None if folder is None else folder.resolve()
-        self._known: dict[str, Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._sizes: dict[str, int] = {}
         """Bytes of a KV cache, by the options that determine it."""
         self.created = int(time.time())
@@ -42,9 +42,9 @@ class Catalog:
         """Return the memory files of the folder, sorted by name, without hidden ones."""
         if self.folder is None:
             return []
-        found = sorted(self.folder.glob(f"[!.]*{SUFFIX}"))
+        paths = sorted(self.folder.glob(f"[!.]*{SUFFIX}"))
         # A link may lead out of the folder; clients must not get its target.
-        return [p for p in found if p.is_file() and p.resolve().parent == self.folder]
+        return [p for p in paths if p.is_file() and p.resolve().parent == self.folder]
 
     def _unnamable(self, path: Path) -> str | None:
         """Return why no client can name a file, or None."""
@@ -58,8 +58,8 @@ class Catalog:
     def offered(self) -> tuple[dict[str, Path], list[str]]:
         """Return the files to answer from, and why others are left out, by their headers."""
         why = {path: self._unnamable(path) or self._unasked(path) for path in self._inside()}
-        found = {path.stem: path for path, problem in why.items() if problem is None}
-        return found, list(filter(None, why.values()))
+        files = {path.stem: path for path, problem in why.items() if problem is None}
+        return files, list(filter(None, why.values()))
 
     def _unasked(self, path: Path) -> str | None:
         """Return why the model cannot answer from a file, or that it never fits, or None."""
@@ -68,11 +68,11 @@ class Catalog:
         except SourceError as error:
             return str(error)
         if not self._made(state):
-            made = _shown(state.model.name)
-            alone = "" if state.answering is None else f", and {made} answers alone"
+            maker = _short(state.model.name)
+            alone = "" if state.answering is None else f", and {maker} answers alone"
             return (
-                f"{path.name} is not offered: it was made by {_makers(state, _shown)}, and the "
-                f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
+                f"{path.name} is not offered: it was made by {_makers(state, _short)}, and the "
+                f"server uses one model, {self._model.name}. With -m {shlex.quote(maker)} the "
                 f"server offers it{alone}."
             )
         size = self._size(state)
@@ -122,7 +122,7 @@ class Catalog:
         path = self.files().get(name)
         if path is None:
             raise _unknown(name)
-        if self._known_of(path)[0] is not None:
+        if self._entry_of(path)[0] is not None:
             return path
         try:
             state = state_in(path)
@@ -139,8 +139,8 @@ class Catalog:
 
     def entry(self, path: Path) -> Entry:
         """Return the entry of a file, and read the file if it has changed. Raises ApiError."""
-        known, signature = self._known_of(path)
-        if known is None:
+        entry, signature = self._entry_of(path)
+        if entry is None:
             try:
                 file = inspect(path)
                 own = file.options
@@ -148,23 +148,23 @@ class Catalog:
             except KvstreamError as error:
                 raise unusable(for_clients(str(error), self.folder)) from error
             answering = None if file.answering is None else named(file.answering)
-            known = Entry(path, signature, file.digest, size, file.tokens, answering)
-            self._known[path.name] = known
-        return known
+            entry = Entry(path, signature, file.digest, size, file.tokens, answering)
+            self._entries[path.name] = entry
+        return entry
 
-    def _known_of(self, path: Path) -> tuple[Entry | None, tuple[int, int, int]]:
+    def _entry_of(self, path: Path) -> tuple[Entry | None, tuple[int, int, int]]:
         """Return the entry of an unchanged file, or None, and the signature of its content.
 
         Raises ApiError if the file is gone.
         """
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError as error:
             why = f"The memory {path.stem!r} is gone."
             raise ApiError(404, why, code="model_not_found", param="model") from error
-        signature = found.st_ino, found.st_size, found.st_mtime_ns
-        known = self._known.get(path.name)
-        return known if known and known.signature == signature else None, signature
+        signature = status.st_ino, status.st_size, status.st_mtime_ns
+        entry = self._entries.get(path.name)
+        return entry if entry and entry.signature == signature else None, signature
 
     def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
         settings = {f"{method}.{name}": value for name, value in typed.items()}
@@ -177,17 +177,17 @@ class Catalog:
 def named(name: str) -> str:
     """Return the name of a model in a file for a client: only the last part of a path."""
     path = PurePath(name)
-    return _shown(path.name if path.is_absolute() else name)
+    return _short(path.name if path.is_absolute() else name)
 
 
-def _shown(name: str) -> str:
+def _short(name: str) -> str:
     return shortened(visible(name), LONGEST_NAME)
 
 
-def _makers(state: State, shown: Callable[[str], str]) -> str:
+def _makers(state: State, form: Callable[[str], str]) -> str:
     """Name the models of a memory file: ``pocket``, or ``pocket for reader``."""
     both = (state.model, state.answering)
-    return " for ".join(shown(model.name) for model in both if model is not None)
+    return " for ".join(form(model.name) for model in both if model is not None)
 
 
 def _unknown(name: str, why: str = "") -> ApiError:

@@ -40,10 +40,10 @@ KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> str:
     """Return a message without options and paths; `of_memory`: of a file, with its own budget."""
     whose = "The memory's" if of_memory else "The server's"
-    for said, shown in REWORDED:
-        text = re.sub(said, shown.replace("{whose}", whose), text)
-    known = {each for folder in folders if folder for each in (folder, folder.resolve())}
-    for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
+    for pattern, words in REWORDED:
+        text = re.sub(pattern, words.replace("{whose}", whose), text)
+    paths = {each for folder in folders if folder for each in (folder, folder.resolve())}
+    for folder in sorted(map(str, filter(Path.is_absolute, paths)), key=len, reverse=True):
         # Do not match in the middle of a longer path.
         text = re.sub(rf"(?<![\w/.-]){re.escape(folder)}/", "", text)
     return text
@@ -71,14 +71,14 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Headers on retries (OpenAI's clients retry by themselves) and authentication."""
-        found = {}
+        headers = {}
         if self.retry_after is not None:
-            found["Retry-After"] = str(self.retry_after)
+            headers["Retry-After"] = str(self.retry_after)
         if self.code == "timeout":
-            found["X-Should-Retry"] = "false"
+            headers["X-Should-Retry"] = "false"
         if self.status == 401:
-            found["WWW-Authenticate"] = "Bearer"
-        return found
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
 
 
 def shut_down(saved: bool) -> ApiError:

@@ -71,10 +71,10 @@ class Conversation:
         """
         digest = hashlib.sha256()
         _add(digest, base, *_texts(self.rules))
-        keys, done = [], 0
+        keys, begin = [], 0
         for turn in self.turns:
-            _add(digest, *_texts(self.messages[done : turn.messages]))
-            done = turn.messages
+            _add(digest, *_texts(self.messages[begin : turn.messages]))
+            begin = turn.messages
             own = digest.copy()
             _add(own, turn.split.place, turn.split.question)
             keys.append(own.hexdigest())
@@ -104,9 +104,9 @@ def conversation(
     own = request.kvstream.question if request.kvstream is not None else None
     rules: list[Message] = []
     messages: list[Message] = []
-    for index, sent in enumerate(request.messages):
-        message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
-        is_rule = sent.role in ("system", "developer")
+    for index, item in enumerate(request.messages):
+        message = Message(f"message {index + 1}", item.role, text_of(item, index))
+        is_rule = item.role in ("system", "developer")
         answered = bool(messages) and messages[-1].role == "assistant"
         final = index + 1 == len(request.messages)
         if is_rule and final and answered and asks(message.text.strip()):
@@ -144,21 +144,21 @@ def conversation(
         text = messages[at].text
         if own is not None and at + 1 == len(messages):
             return Split(text.strip(), clean(own).strip(), "request")
-        found = split(text, count, alone=not pieces and not of_memory)
+        halves = split(text, count, alone=not pieces and not of_memory)
         before = messages[at - 1] if at else None
         if before is None and not system:
-            return found
+            return halves
         plain = split(text, count, alone=True)
         if before is not None:
             waits = before.role == "user" and asks(before.text) and not plain.asks
             if waits and count(before.text[:REACH]) <= MOST:  # its text came after it
                 pieces.pop()
                 return Split(text.strip(), before.text.strip(), "message")
-            return found
+            return halves
         if plain.asks and (plain.place != "message" or asks(text)):
-            return found
+            return halves
         instruction = instruction_of_system(system, text, count)
-        return found if instruction is None else Split(text.strip(), instruction, SYSTEM)
+        return halves if instruction is None else Split(text.strip(), instruction, SYSTEM)
 
     turns = _turns(messages, split_of, pieces)
     last = turns[-1].split

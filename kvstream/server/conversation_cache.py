@@ -114,14 +114,14 @@ class ConversationCache:
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """Return time of the last use, size and path of the files that this class writes."""
-        found = []
+        files = []
         with suppress(OSError):  # the folder was removed; see `_there`
             for path in self.folder.iterdir():
                 if OWN.fullmatch(path.name):
                     with suppress(OSError):
                         about = path.stat()
-                        found.append((about.st_mtime_ns, about.st_size, path))
-        return sorted(found)
+                        files.append((about.st_mtime_ns, about.st_size, path))
+        return sorted(files)
 
     def shrink(self) -> None:
         """Remove the least recently used files until the rest fits."""
@@ -141,9 +141,9 @@ def _temporary() -> Path:
 def _is_own(folder: Path) -> bool:
     """Return whether a folder exists, is no link, and belongs to this user."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
     # Windows has no user ids; its temporary folders belong to one user.
-    own = sys.platform == "win32" or found.st_uid == os.geteuid()
-    return own and stat.S_ISDIR(found.st_mode)
+    own = sys.platform == "win32" or status.st_uid == os.geteuid()
+    return own and stat.S_ISDIR(status.st_mode)

@@ -97,8 +97,8 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
     last_asks = last_asks and not task
     if label and not (first_asks or last_asks):  # the end of a conversation: "Assistant:"
         last_asks = fits(last) and asks(asking.without_role(last))
-    if marked := outline.instruction(fits, first_asks=first_asks, last_asks=last_asks):
-        return Split(marked[1], marked[0] + end, "instruction")
+    if instruction := outline.instruction(fits, first_asks=first_asks, last_asks=last_asks):
+        return Split(instruction[1], instruction[0] + end, "instruction")
     rest = body[: len(body) - len(last)] if last_asks else body[len(first) :] * first_asks
     about = task or (not asks(rest.strip()) and count(rest[:REACH]) > _LITTLE)
     if fits(message) and (single or not (alone or about)):
@@ -122,20 +122,20 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
         if not last_asks and _WORK.search(end):
             return Split(body, end.strip(), "last paragraph")
         text = body[: len(body) - len(last)].strip()
-        asked = asking.unmarked(last) + end if last_asks else last + end
-        return Split(text, asked, "last paragraph", last_asks)
+        words = asking.unmarked(last) + end if last_asks else last + end
+        return Split(text, words, "last paragraph", last_asks)
     return _last_sentences(message, fits)
 
 
 def instruction_of_system(system: str, message: str, count: Callable[[str], int]) -> str | None:
     """Return what a system message asks to do with a message that asks nothing, if anything."""
     system = system[:REACH].strip()
-    found = split(system, count, alone=True)
-    if found.place == "instruction":
-        return found.question
+    halves = split(system, count, alone=True)
+    if halves.place == "instruction":
+        return halves.question
     parts = (_TAGS.sub("", part) for part in (system, *GAP.split(system)))
-    wanted = (part for part in parts if asking.asks_of_a_text(part, message))
-    return next((part for part in wanted if count(part) <= MOST), None)
+    requests = (part for part in parts if asking.asks_of_a_text(part, message))
+    return next((part for part in requests if count(part) <= MOST), None)
 
 
 def _paragraphs(message: str) -> tuple[str, str]:
@@ -164,8 +164,8 @@ def _end_of_first(head: str, gap: re.Pattern[str], begins: re.Match[str]) -> int
     opening = head[: begins.start()].strip()
     if after is None or not (_FOLLOWS.match(opening) or _GREETS.match(opening)):
         return begins.start()
-    asked = head[begins.end() : after.start()]
-    alone = "\n" not in asked and ends_as_question(asked) and asks(asked)
+    question = head[begins.end() : after.start()]
+    alone = "\n" not in question and ends_as_question(question) and asks(question)
     return after.start() if alone else begins.start()
 
 
@@ -194,8 +194,8 @@ def _last_line(paragraph: str) -> str:
     before, _, line = (part.strip() for part in paragraph[-REACH:].rpartition("\n"))
     if _CLOSED.search(before) and asks(line):
         return line
-    marked = re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
-    others_ask = marked or (asks(before) and not defers(before))
+    mark = re.search(r"[?？][ \t\r]*$", before, re.MULTILINE)
+    others_ask = mark or (asks(before) and not defers(before))
     alone = before and not others_ask and not _WRAPPED.search(before)
     return line if alone and asks(line) else paragraph
 
@@ -204,17 +204,17 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
     """Use the last sentences that fit, or a part of the last sentence if it is too long."""
     tail = message[-REACH:]
     starts = [match.end() for match in asking.SENTENCE.finditer(tail)]
-    chosen = _longest(tail, starts, fits)
-    if not chosen:
+    question = _longest(tail, starts, fits)
+    if not question:
         after = starts[-1] if starts else 0
         words = [match.end() for match in re.finditer(r"\s+", tail) if match.end() >= after]
-        chosen = _longest(tail, words, fits)
+        question = _longest(tail, words, fits)
     size = MOST
-    while not chosen:  # one very long word
-        chosen = tail[-size:] * fits(tail[-size:])
+    while not question:  # one very long word
+        question = tail[-size:] * fits(tail[-size:])
         size //= 2
-    text = message[: len(message) - len(chosen)].strip()
-    return Split(text, chosen, "last sentences", asks(asking.SENTENCE.split(chosen)[-1]))
+    text = message[: len(message) - len(question)].strip()
+    return Split(text, question, "last sentences", asks(asking.SENTENCE.split(question)[-1]))
 
 
 def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:

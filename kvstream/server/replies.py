@@ -46,7 +46,7 @@ class Completion:
         }
         self._frame = {**self._common, "object": "chat.completion.chunk"}
         self._with_usage = with_usage
-        self._sent = self._held = ""
+        self._text = self._spaces = ""
         """The text so far, and spaces at its end, which are dropped if the answer ends here."""
 
     def whole(self, reply: Reply) -> dict[str, Any]:
@@ -66,15 +66,15 @@ class Completion:
 
     def piece(self, text: str) -> bytes:
         """Return the next piece of the answer, without spaces at the ends of the whole answer."""
-        text = self._held + text
-        if not self._sent:
+        text = self._spaces + text
+        if not self._text:
             text = text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        if not shown:
+        content = text.rstrip()
+        self._spaces = text[len(content) :]
+        if not content:
             return b""
-        self._sent += shown
-        return self._chunk({"content": shown})
+        self._text += content
+        return self._chunk({"content": content})
 
     def last(self, reply: Reply) -> bytes:
         """Return the finish reason, the fields of `own` and, if requested, the usage.
@@ -82,8 +82,8 @@ class Completion:
         Before them comes the answer if it became another one after it was written.
         """
         answer = reply.result.answer
-        again = {"content": f"\n\n{answer}" if self._sent else answer}
-        end = b"" if answer == self._sent else self._chunk(again)
+        again = {"content": f"\n\n{answer}" if self._text else answer}
+        end = b"" if answer == self._text else self._chunk(again)
         end += self._chunk({}, _finish(reply), kvstream=own(reply))
         if self._with_usage:
             end += encoded({**self._frame, "choices": [], "usage": usage(reply)})

@@ -76,12 +76,12 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
-        found = headers.get("host", "")
-        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", found)
+        host = headers.get("host", "")
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", host)
         if match is None:
             raise ApiError(
                 400,
-                f"The Host header {found[:80]!r} is not a name or an address, with or without a "
+                f"The Host header {host[:80]!r} is not a name or an address, with or without a "
                 "port.",
                 code="invalid_host",
             )
@@ -112,9 +112,9 @@ class Guard:
 
     async def _read(self, headers: Headers, receive: Receive, body: bytearray) -> None:
         """Read the body into `body` and count its bytes."""
-        stated = headers.get("content-length", "0")
-        if stated.isdecimal() and len(stated) < 20:
-            self._check_size(int(stated), 0)
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and len(length) < 20:
+            self._check_size(int(length), 0)
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while True:

@@ -83,10 +83,10 @@ class Answering:
         self.model, self.request, self.cache = model, request, cache
         self.bytes = model.room_of(request)
         """Bytes of the KV cache of one memory."""
-        options, given = {**vars(request.run), **vars(request)}, request.given & TABLE.keys()
-        self._base = repr((model.name, sorted((name, repr(options[name])) for name in given)))
-        written = given & set(PER_ANSWER) - {"extract", "passages"}
-        self._answers = {name: options[name] for name in written}
+        options, names = {**vars(request.run), **vars(request)}, request.choices & TABLE.keys()
+        self._base = repr((model.name, sorted((name, repr(options[name])) for name in names)))
+        per_answer = names & set(PER_ANSWER) - {"extract", "passages"}
+        self._answers = {name: options[name] for name in per_answer}
         one, two = (
             model.room_of(replace(request, run=replace(request.run, budget=Budget(tokens=tokens))))
             for tokens in (1, 2)
@@ -129,7 +129,7 @@ class Answering:
         """Read the remaining pieces and answer; an earlier `memory` has read `done` of them."""
         own = 0 if job.entry is None else job.entry.tokens
         if memory is None and job.entry is not None:
-            memory = job.memory = job.memory or self._recalled(job.entry)
+            memory = job.memory = job.memory or self._recall(job.entry)
         cached = 0 if memory is None else memory.read_tokens - own
         if done < len(talk.pieces) or memory is None:
             job.memory = None
@@ -161,7 +161,7 @@ class Answering:
         warnings = (*talk.warnings, *self._warnings(job.entry, result))
         return Reply(result, talk.last, tokens, cached, warnings)
 
-    def _recalled(self, entry: Entry) -> Memory:
+    def _recall(self, entry: Entry) -> Memory:
         """Open the memory of a file. Raises ApiError."""
         file = None
         try:
@@ -222,7 +222,7 @@ class Answering:
             except KvstreamError:  # damaged, or made by another model
                 self.cache.drop(path)
                 continue
-            memory.file = None  # as in `_recalled`
+            memory.file = None  # as in `_recall`
             return memory, count
         return None, 0
 

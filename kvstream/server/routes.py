@@ -85,7 +85,7 @@ class Service:
             "memories": len(self.catalog.files()),
             "requests": self.worker.load,
             "kv_bytes": {
-                "bound": self.bound.most, "held": self.bound.held, "peak": self.bound.peak,
+                "bound": self.bound.most, "held": self.bound.bytes, "peak": self.bound.peak,
             },
             "cache": {
                 "bound": self.cache.most, "bytes": self.cache.bytes, "memories": self.cache.count,
@@ -149,13 +149,13 @@ class _Talk:
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
         self._service, self._request = service, request
         self._events: asyncio.Queue[Sent | None] = asyncio.Queue()
-        put, told = asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait
-        self._job = Job(body, lambda event: put(told, event), service.settings.timeout)
+        call, put = asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait
+        self._job = Job(body, lambda event: call(put, event), service.settings.timeout)
         usage = body.stream_options is not None and body.stream_options.include_usage
         self._completion = Completion(body.model, with_usage=bool(usage))
         service.worker.submit(self._job)
         request.scope[QUEUED] = True
-        self._left = asyncio.create_task(self._leaving())
+        self._departure = asyncio.create_task(self._leaving())
         self._count: Outcome = "left"
         """How the job counts if the worker has not ended it by then."""
 
@@ -251,7 +251,7 @@ class _Talk:
 
     def _end(self) -> None:
         """Cancel the job. This has no effect if the worker is done with it."""
-        self._left.cancel()
+        self._departure.cancel()
         if not self._job.ending:  # the worker ends it, and saves its reading
             self._service.worker.cancel(self._job, self._count)
 

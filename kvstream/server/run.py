@@ -60,7 +60,7 @@ def most_connections(requests: int) -> int:
     return most
 
 
-def _shown(error: BaseException | None) -> str:
+def _words(error: BaseException | None) -> str:
     """Return what h11 says, without the type of the bytes that it quotes."""
     return re.sub(r"bytearray\(b(.*)\)", r"\1", str(error), flags=re.DOTALL)[:80]
 
@@ -86,8 +86,8 @@ class Connection(H11Protocol):
         self._idle_since = time.monotonic()
         self._deadline = self.loop.call_later(HEADER_SECONDS, self._expire)
         if self._most is not None and len(self.connections) > self._most:
-            found = [each for each in self.connections if isinstance(each, Connection)]
-            oldest = min(found, key=lambda each: (each._waits, each._idle_since))
+            candidates = [each for each in self.connections if isinstance(each, Connection)]
+            oldest = min(candidates, key=lambda each: (each._waits, each._idle_since))
             if time.monotonic() >= Connection._next_line:
                 Connection._next_line = time.monotonic() + RARELY
                 log.warning(
@@ -139,7 +139,7 @@ class Connection(H11Protocol):
             431: f"The headers of the request have more than {LONGEST_HEADERS:,} bytes.",
             501: "The server does not know this Transfer-Encoding; send chunked, or a "
             "Content-Length.",
-        }.get(status, f"The request is not valid HTTP/1.1: {_shown(error)}.")
+        }.get(status, f"The request is not valid HTTP/1.1: {_words(error)}.")
         self._refuse(ApiError(status, why, code="invalid_http"))
 
     def _refuse(self, error: ApiError) -> None:

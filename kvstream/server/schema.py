@@ -84,10 +84,10 @@ class Own(Closed):
     """Continue from what an earlier request of the same conversation has read."""
 
 
-def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
+def unknown(name: str, names: Iterable[str], within: str = "") -> ApiError:
     """Return the error for an unknown field `within` another, with the field that was meant."""
     name = name[:40]
-    close = closest(name.lower(), known, 0.7)
+    close = closest(name.lower(), names, 0.7)
     remedy = "leave it out" if close is None else f"use {within + close!r}, or leave it out"
     message = f"There is no parameter {within + name!r} here; {remedy}."
     return ApiError(400, message, code="unknown_parameter", param=within + name)
@@ -152,9 +152,9 @@ class ChatRequest(Loose):
     def answers(self) -> dict[str, Any]:
         fields = type(self).model_fields
         keys = {name: "temperature" if name == "temp" else name for name in (*PER_ANSWER, "stop")}
-        given = {name: getattr(self, key) for name, key in keys.items() if key in fields}
-        given["max_tokens"] = self.max_completion_tokens or self.max_tokens
-        return {name: value for name, value in given.items() if value is not None}
+        options = {name: getattr(self, key) for name, key in keys.items() if key in fields}
+        options["max_tokens"] = self.max_completion_tokens or self.max_tokens
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def unsupported(message: str, param: str) -> ApiError:

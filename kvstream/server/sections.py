@@ -121,8 +121,8 @@ class Outline:
             instruction = self._instruction(section, fits)
             if instruction is None:
                 continue
-            leads, asked = section.begin == 0, instruction[0]
-            if last_asks and (defers(asked) or not (in_text or (leads and asks(asked)))):
+            leads, question = section.begin == 0, instruction[0]
+            if last_asks and (defers(question) or not (in_text or (leads and asks(question)))):
                 return None
             final = section.kind == "query" and (section.tagged or self._ends(section))
             return instruction if leads or final or not first_asks else None
@@ -173,8 +173,8 @@ def fields_of(message: str) -> tuple[str, str] | None:
         key for key, value in fields.items()
         if isinstance(value, str) and (asks(value) or asks_without_mark(value))
     ]  # fmt: skip
-    for wanted in ("query", "task"):
-        name = next((key for key in texts if _kind(key) == wanted), None)
+    for kind in ("query", "task"):
+        name = next((key for key in texts if _kind(key) == kind), None)
         if name is not None:
             question = fields.pop(name)
             others = ((key, _plain(value)) for key, value in fields.items())
@@ -193,8 +193,8 @@ def defers(task: str) -> bool:
 
 def opening_of(text: str) -> str:
     """Return the first sentence of a text, or the words before its first colon; empty if long."""
-    found = _OPENING.match(text)
-    return found[0].strip() if found else ""
+    match = _OPENING.match(text)
+    return match[0].strip() if match else ""
 
 
 def _is_empty(text: str) -> bool:
@@ -204,7 +204,7 @@ def _is_empty(text: str) -> bool:
 
 def _sections(text: str) -> list[Section]:
     """Return the sections in their order. A tag with all that it holds is one section."""
-    found: list[Section] = []
+    sections: list[Section] = []
     at = 0
     while (mark := _MARK.search(text, at)) is not None:
         at = mark.end()
@@ -219,13 +219,13 @@ def _sections(text: str) -> list[Section]:
             if around and _MARK.search(text, at, end):  # the sections are inside
                 continue
             at = after
-        if found and not found[-1].tagged:
-            found[-1] = replace(found[-1], end=mark.start(), after=mark.start())
+        if sections and not sections[-1].tagged:
+            sections[-1] = replace(sections[-1], end=mark.start(), after=mark.start())
         if tag is None:
-            found.append(Section(kind, False, mark.start(), mark.end(), end, end))
+            sections.append(Section(kind, False, mark.start(), mark.end(), end, end))
         else:
-            found.append(Section(kind or "text", True, mark.start(), mark.end(), end, at))
-    return found
+            sections.append(Section(kind or "text", True, mark.start(), mark.end(), end, at))
+    return sections
 
 
 def _kind(name: str) -> Kind:

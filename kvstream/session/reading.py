@@ -41,8 +41,8 @@ STOPPED = "Reading was stopped after"
 
 def stopped_after(read: int, whole: int) -> str:
     """Return the warning of an interrupted reading; `whole`: tokens of the text, 0 if unknown."""
-    known = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
-    return f"{STOPPED} {read:,} tokens{known}; the rest was not read."
+    share = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
+    return f"{STOPPED} {read:,} tokens{share}; the rest was not read."
 
 
 def out_of_sight(model: str, sight: int, budget: int) -> str:
@@ -116,7 +116,7 @@ class Reading:
         self.sources = as_read(self.sources, self.request, self.plan)
         memory, feed = self._new() if self.after is None else self._more(self.after)
         self._lines = memory.trace.line_counts
-        told = len(memory.warnings)
+        count = len(memory.warnings)
         start = started(memory.reader, run)
         yield start
         unused = start.unused if start.unused not in memory.warnings else None
@@ -136,7 +136,7 @@ class Reading:
         if stopped:
             yield from self._leave(memory, feed)
         self._warn(memory, feed)
-        for message in memory.warnings[told:]:
+        for message in memory.warnings[count:]:
             yield Notice(message)
         for message in self.sources.notes:
             yield Notice(message, note=True)
@@ -169,7 +169,7 @@ class Reading:
         if self.checkpoint is not None:
             self.checkpoint.take_up(memory, feed, self.request.interrupted)
         if every is not None:
-            every.answered = memory.trace.read
+            every.latest = memory.trace.read
 
     def _steps(
         self, memory: Memory, feed: TokenFeed, seconds: Callable[[], float]
@@ -227,8 +227,8 @@ class Reading:
             save(memory, feed)
         except KvstreamError as error:
             if not self._unsaved:
-                told = f"{error} The checkpoint is not up to date."
-                yield Notice(told, note=True, loss=True)
+                message = f"{error} The checkpoint is not up to date."
+                yield Notice(message, note=True, loss=True)
             self._unsaved = True
 
     def _leave(self, memory: Memory, feed: TokenFeed) -> Iterator[Event]:
@@ -240,13 +240,13 @@ class Reading:
         unread = self.sources.unread
         if unread is None:
             # Of the whole text, also if the feed hands out only its two ends. None: a pipe.
-            told = stopped_after(trace.read, feed.stream.estimate() or 0)
+            warning = stopped_after(trace.read, feed.stream.estimate() or 0)
         elif unread := unread + trace.waiting:
-            told = not_read(self.sources.names[-1], unread)
+            warning = not_read(self.sources.names[-1], unread)
         else:  # a followed file was read to its end
             return
         trace.interrupted = True
-        memory.warnings.append(told)
+        memory.warnings.append(warning)
 
     def _waiting(self, feed: TokenFeed) -> int:
         """Return the bytes that were taken from the sources, and not read by the model."""
@@ -276,18 +276,18 @@ class Reading:
         if sight is not None and sight < budget and memory.retained < memory.trace.read:
             of_plan.append(out_of_sight(self.model.name, sight, budget))
         # A memory that reads on keeps its plan, and has these warnings already.
-        memory.warnings += [told for told in of_plan if told not in memory.warnings]
+        memory.warnings += [warning for warning in of_plan if warning not in memory.warnings]
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         passages, words = self.passages, self.words
-        shown: list[Show | None] = []
+        shows: list[Show | None] = []
         if passages is None:
             passages, words = Passages(), WordForms()
             self._blank = not self.may_be_blank
-            shown = [self._look, passages.feed, words.feed, self.show]
+            shows = [self._look, passages.feed, words.feed, self.show]
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         request = self.request
-        stream = TokenStream(self.tokenizer, self.sources, each_of(shown))
+        stream = TokenStream(self.tokenizer, self.sources, each_of(shows))
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
         # Reading ahead shows the bytes per token of this text, before the schedule is solved, and
@@ -309,8 +309,8 @@ class Reading:
         after = trace.read, trace.end
         # None: the words of the earlier text are unknown.
         words = None if trace.words is None else trace.words.feed
-        shown = each_of([trace.passages.feed, words, self.show])
-        stream = TokenStream(self.tokenizer, self.sources, shown, after)
+        show = each_of([trace.passages.feed, words, self.show])
+        stream = TokenStream(self.tokenizer, self.sources, show, after)
         feed = TokenFeed(stream, trace.origins)
         feed.end = trace.end
         feed.look_ahead(FIRST_LOOK)

@@ -168,21 +168,21 @@ class Scouting:
         scouted = yield from self._read(replayed, request)
         if scouted.scout is None:
             for number, question in enumerate(request.questions):
-                ranked = scouted.passages.ranked(question, None, ())
-                yield from self._from_passages(scouted, question, ranked, number)
+                choose = scouted.passages.ranked(question, None, ())
+                yield from self._from_passages(scouted, question, choose, number)
             return
         memory, questions = scouted.memory, request.questions
         guesses = [answered(memory, question) for question in questions]
-        held = positions.snapshot(memory)
+        snapshot = positions.snapshot(memory)
         # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
         ready = [
             scouted.passages.ranked(question, memory, basis.regions)
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
         memory.reader.release()
-        for number, ((first, _), ranked) in enumerate(zip(guesses, ready, strict=True)):
+        for number, ((first, _), choose) in enumerate(zip(guesses, ready, strict=True)):
             yield from self._from_passages(
-                scouted, first.question, ranked, number, first, lambda: held
+                scouted, first.question, choose, number, first, lambda: snapshot
             )
 
     def read(
@@ -326,39 +326,39 @@ class Scouting:
         `how`: `earlier` and `stop`, as in `answering.answer`.
         """
         first, basis = answered(scouted.memory, question)
-        ranked = scouted.passages.ranked(question, scouted.scout, basis.regions)
-        held = partial(positions.snapshot, scouted.memory)
-        yield from self._from_passages(scouted, question, ranked, number, first, held, **how)
+        choose = scouted.passages.ranked(question, scouted.scout, basis.regions)
+        snapshot = partial(positions.snapshot, scouted.memory)
+        yield from self._from_passages(scouted, question, choose, number, first, snapshot, **how)
 
     def _from_passages(
         self,
         scouted: Scouted,
         question: str,
-        ranked: Chooser,
+        choose: Chooser,
         number: int,
         first: Result | None = None,
-        held: Callable[[], Snapshot] | None = None,
+        snapshot: Callable[[], Snapshot] | None = None,
         **how: Any,
     ) -> Iterator[Event]:
-        """Yield the events of an answer; a scout answered `first`, and `held` is what it holds.
+        """Yield the events of an answer; a scout answered `first`, and `snapshot` is what it holds.
 
         A calibrated model that does not judge reads twice: the best passages, and, if the answer is
         not sure, the best one with the text around it. The more probable answer counts.
         """
-        if held is not None:
-            yield events.AnswerStarted(question, number, held)
+        if snapshot is not None:
+            yield events.AnswerStarted(question, number, snapshot)
         began = time.perf_counter()
         session, trace = self.answerer, scouted.trace
         whole = session.whole(scouted.request, question)
         sizes = session.passage_sizes(whole)
         judge = session.judge(whole, question, sizes[0])
-        passages = ranked(judge)
+        passages = choose(judge)
         if judge is not None:
             judge.reader.release()
 
         def reading(some: Sequence[Excerpt]) -> Generator[Event, None, Second]:
-            chosen = fitting(some, session.tokenizer, sizes)
-            excerpts = Excerpts(chosen, trace.names, trace.bases)
+            pieces = fitting(some, session.tokenizer, sizes)
+            excerpts = Excerpts(pieces, trace.names, trace.bases)
             memory = session.read_excerpts(excerpts, whole, trace.words)
             if judge is not None:
                 memory.reader.cache.peak.include(judge.reader.cache.peak)
@@ -366,39 +366,39 @@ class Scouting:
             for event in answer(memory, question, number, last=True, strict=strict, **how):
                 if isinstance(event, events.Answered):
                     result = event.result
-                elif held is None or not isinstance(event, events.AnswerStarted):
+                elif snapshot is None or not isinstance(event, events.AnswerStarted):
                     yield event
             memory.reader.release()
             return Second(result, excerpts, judge)
 
         if passages and judge is None and session.calibrated:
-            made = yield from _likelier([reading(passages), reading(near_the_best(passages))])
+            second = yield from _likelier([reading(passages), reading(near_the_best(passages))])
         else:
-            made = yield from reading(passages)
-        made = replace(made, seconds=time.perf_counter() - began)
+            second = yield from reading(passages)
+        second = replace(second, seconds=time.perf_counter() - began)
         yield events.Answered(
-            self._together(scouted, first, made) if first else self._of_words(scouted, made)
+            self._together(scouted, first, second) if first else self._of_words(scouted, second)
         )
 
-    def _together(self, scouted: Scouted, first: Result, made: Second) -> Result:
+    def _together(self, scouted: Scouted, first: Result, second: Second) -> Result:
         """Return the result of both models: the larger sizes, with the bytes that memory keeps."""
-        second = made.result
-        larger = max(first, second, key=lambda result: result.peak_kv_bytes)
+        result = second.result
+        larger = max(first, result, key=lambda result: result.peak_kv_bytes)
         beside = scouted.memory.reader.cache.capacity_bytes if scouted.stays else 0
         return replace(
             first,
-            **{name: getattr(second, name) for name in _SECOND},
+            **{name: getattr(result, name) for name in _SECOND},
             model=self.answerer.model_name,
-            answer_s=first.answer_s + made.seconds,
-            peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
-            scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
+            answer_s=first.answer_s + second.seconds,
+            peak_kv_tokens=max(first.peak_kv_tokens, result.peak_kv_tokens),
+            scratch_bytes=max(first.scratch_bytes, result.scratch_bytes),
             narrowed=None,  # it concerns the scout; passages come from all sources
             load_s=sum(session.load_s for session in {self.answerer, self.reader}),
-            budget_tokens=max(first.budget_tokens, second.budget_tokens),
-            budget_bytes=(second.budget_bytes + beside if beside else larger.budget_bytes),
-            peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
-            warnings=made.warnings(scouted.memory.warnings, scouted.passages),
-            skim=made.to_json(self.reader.model_name, scouted.passages, first),
+            budget_tokens=max(first.budget_tokens, result.budget_tokens),
+            budget_bytes=(result.budget_bytes + beside if beside else larger.budget_bytes),
+            peak_kv_bytes=(result.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
+            warnings=second.warnings(scouted.memory.warnings, scouted.passages),
+            skim=second.to_json(self.reader.model_name, scouted.passages, first),
             receipt={
                 **(first.receipt or {}),
                 "model_digest": self.answerer.model.fingerprint,
@@ -406,25 +406,25 @@ class Scouting:
             },
         )
 
-    def _of_words(self, scouted: Scouted, made: Second) -> Result:
+    def _of_words(self, scouted: Scouted, second: Second) -> Result:
         """Return the answer as the result of a run that read all of the text."""
-        said, read = made.result, scouted.trace.read
-        unfound = _unfound(scouted.passages, said.question)
+        result, read = second.result, scouted.trace.read
+        unfound = _unfound(scouted.passages, result.question)
         return replace(
-            said,
+            result,
             method=Passages.name,
             read=read,
-            evicted=read - said.retained,
+            evicted=read - result.retained,
             steps=scouted.steps,
             prefill_s=scouted.seconds,
-            answer_s=made.seconds,
+            answer_s=second.seconds,
             tokens_per_s=read / scouted.seconds if scouted.seconds else 0.0,
             coverage=None,
             interrupted=scouted.trace.interrupted,
-            warnings=made.warnings(scouted.warnings, scouted.passages, unfound),
+            warnings=second.warnings(scouted.warnings, scouted.passages, unfound),
             of_reading=tuple(scouted.warnings),
-            skim=made.to_json(None, scouted.passages, None),
-            receipt={**(said.receipt or {}), "input": identity(scouted.trace.records)},
+            skim=second.to_json(None, scouted.passages, None),
+            receipt={**(result.receipt or {}), "input": identity(scouted.trace.records)},
         )
 
 
@@ -488,7 +488,7 @@ class Second:
         self, reading: Sequence[str], passages: PassageMemory, unfound: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """Return all warnings: of the `reading`, of the answer, and of what was read for it."""
-        told, judge = [*reading, *self.result.warnings], self.judge
+        warnings, judge = [*reading, *self.result.warnings], self.judge
         if abstains(self.result.answer):
             tokens = " and ".join(f"{each.read:,}" for each in (self.result, self.other) if each)
             rest = "the rest of the text. Use words of the text in the question."
@@ -497,20 +497,20 @@ class Second:
                     f"the rest, of which {passages.dropped:,} bytes were dropped and cannot be "
                     "read again. Read the text again with a larger --budget."
                 )
-            told.append(
+            warnings.append(
                 f"The answer is not in the {tokens} tokens of passages that were read; it may be "
                 f"in {rest}"
             )
         elif judge is not None and judge.judged and judge.best < 0:
             unfound = (*unfound, NO_PASSAGE)
-        return tuple(dict.fromkeys((*told, *unfound)))
+        return tuple(dict.fromkeys((*warnings, *unfound)))
 
     def to_json(
         self, model: str | None, passages: PassageMemory, first: Result | None
     ) -> dict[str, Any]:
         """Return the object ``skim`` of a result; `model` and `first` are None without a scout."""
         narrowed = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
-        said = first and {"answer": first.answer, "citations": list(first.citations), **narrowed}
+        guess = first and {"answer": first.answer, "citations": list(first.citations), **narrowed}
         return {
             "model": model,
             "pieces": self.excerpts.to_json(),
@@ -520,7 +520,7 @@ class Second:
             "kept": passages.to_json(),
             "peak": {"skim": _peak(first), "answer": _peak(self.result)},
             "seconds": round(self.seconds, 3),
-            "first": said,
+            "first": guess,
         }
 
 
@@ -532,20 +532,20 @@ def _likelier(readings: Sequence[Generator[Event, None, Second]]) -> Generator[E
         runs.append((events.returned(changed(reading, _settled), seen.append), seen))
         if runs[-1][0].confidence >= SURE:
             break
-    made, seen = max(runs, key=lambda run: run[0].confidence)
+    best, seen = max(runs, key=lambda run: run[0].confidence)
     yield from seen
     results = [run.result for run, _ in runs]
     peaks = {name: max(getattr(result, name) for result in results) for name in _PEAKS}
-    other = next((result for result in results if result is not made.result), None)
-    return replace(made, result=replace(made.result, **peaks), other=other)
+    other = next((result for result in results if result is not best.result), None)
+    return replace(best, result=replace(best.result, **peaks), other=other)
 
 
 def _settled(event: Event) -> Event:
     """Return an event that does not need the memory, which is released before it is seen."""
     if not isinstance(event, events.AnswerStarted) or event.kept is None:
         return event
-    kept = event.kept()
-    return replace(event, kept=lambda: kept)
+    snapshot = event.kept()
+    return replace(event, kept=lambda: snapshot)
 
 
 def _peak(result: Result | None) -> dict[str, int]:

@@ -63,7 +63,7 @@ class Session:
     @classmethod
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
-        started = time.perf_counter()
+        began = time.perf_counter()
         where = folder(settings)
         with offline(must_be_cached(settings, where) or settings.offline):
             tokenizer = load_tokenizer(
@@ -81,7 +81,7 @@ class Session:
                 f"The tokenizer of {settings.model} has ids up to {most - 1:,}, and its embedding "
                 f"has {rows:,} rows; they belong to different models: download both again."
             )
-        return cls(model, tokenizer, time.perf_counter() - started, settings)
+        return cls(model, tokenizer, time.perf_counter() - began, settings)
 
     @property
     def model_name(self) -> str:
@@ -243,29 +243,29 @@ class Session:
         plan = self.settle(Request((text,), run, system=system, layout=Layout("")))
         prompt = [*plan.prompt.tail(text), *self.tokenizer.encode(start, continuing=True)]
 
-        def written(begin: Sequence[int]) -> tuple[list[int], list[tuple[float, float, int]]]:
-            chosen: list[tuple[float, float, int]] = []
+        def attempt(begin: Sequence[int]) -> tuple[list[int], list[tuple[float, float, int]]]:
+            choices: list[tuple[float, float, int]] = []
 
             def choose(logits: Tensor) -> int:
                 (best, second), (token, other) = logits.log_softmax(-1).topk(2)
-                chosen.append((float(best), float(second), int(other)))
+                choices.append((float(best), float(second), int(other)))
                 return int(token)
 
             room = run.max_tokens - len(begin)
-            return [*begin, *reader.answer([*prompt, *begin], choose, stops, room)], chosen
+            return [*begin, *reader.answer([*prompt, *begin], choose, stops, room)], choices
 
         stops, reader = frozenset(plan.prompt.stop_ids), plan.reader(self.model, run, 0)
         try:
-            tokens, chosen = written(())
-            shares = [best for best, _, _ in chosen]
+            tokens, choices = attempt(())
+            shares = [best for best, _, _ in choices]
             yield self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
-            unsure = sorted(range(len(chosen)), key=lambda at: chosen[at][0] - chosen[at][1])
+            unsure = sorted(range(len(choices)), key=lambda at: choices[at][0] - choices[at][1])
             for at in unsure[:more]:
-                _, second, other = chosen[at]
+                _, second, other = choices[at]
                 if other not in stops and at + 1 < run.max_tokens:
-                    found, rest = written([*tokens[:at], other])
+                    ids, rest = attempt([*tokens[:at], other])
                     likely = [*shares[:at], second, *(best for best, _, _ in rest)]
-                    yield self.tokenizer.decode(found), sum(likely) / len(likely)
+                    yield self.tokenizer.decode(ids), sum(likely) / len(likely)
         finally:
             reader.release()
 

@@ -29,21 +29,21 @@ def cut(
     joined, SourceError if the text can be read only once or has nothing but spaces and line ends,
     and BudgetError.
     """
-    for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
-        if given is not None:
+    for value, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
+        if value is not None:
             raise UsageError(
                 f"{option} is for one reading, but --shards makes several; leave one of them out."
             )
     plan = session.settle(request)
     check_can_be_joined(plan, session.model, request.run.method)
-    started = session.plan(sources.again(), request)
+    start = session.plan(sources.again(), request)
     # The plan only estimates the length, from the beginning of the text.
     fits = session.fits(Replayed(sources.again()), request)
     looked = _Looked(sources.again())
     parts = stretches(looked, 1 if fits else shards)
     if looked.blank:
         raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
-    return parts, replace(started, lossless=fits)
+    return parts, replace(start, lossless=fits)
 
 
 class _Looked(SourceOver):
@@ -74,10 +74,10 @@ def read_shards(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> Generator[Event, None, Memory]:
     """Read the parts of a text one after the other; return their joined memory. As `cut`."""
-    parts, started = cut(session, sources, request, shards)
-    yield started
-    joiner = Joiner(started.budget_tokens)
-    before = _Before(started.estimated_tokens or 0)
+    parts, start = cut(session, sources, request, shards)
+    yield start
+    joiner = Joiner(start.budget_tokens)
+    before = _Before(start.estimated_tokens or 0)
     most, read, cut_short = 1, 0, False
     for stretch in parts:
         events = read_part(session, sources.again(), stretch, request)
@@ -97,7 +97,7 @@ def read_shards(
     memory = joiner.finish()
     if request.interrupted() and (cut_short or read < len(parts)):
         memory.trace.interrupted = True
-        others = [told for told in memory.warnings if not told.startswith(STOPPED)]
+        others = [warning for warning in memory.warnings if not warning.startswith(STOPPED)]
         memory.warnings = [*others, stopped_after(before.tokens, before.expected)]
         yield Notice(memory.warnings[-1])
     memory.shards = Shards(read, max(most, joiner.most), memory.reader.cache.capacity_bytes)

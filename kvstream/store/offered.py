@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvstream.errors import ModelError, UsageError, meant
+from kvstream.errors import ModelError, UsageError, hint
 from kvstream.store import reader
 from kvstream.store.stores import STORES, fetched_folder, find
 
@@ -139,7 +139,7 @@ def refuse_misspelt(name: str, known: Iterable[str]) -> None:
     """Raise UsageError if a name is almost a known one."""
     names = list(known)
     if name not in names and "/" not in name and not os.path.exists(name):
-        close = meant(name, names, 0.8)
+        close = hint(name, names, 0.8)
         if close:
             raise UsageError(f"There is no model {name!r}.{close}")
 

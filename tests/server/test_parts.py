@@ -280,8 +280,8 @@ def test_the_bound_holds_whatever_comes(steps) -> None:
             entry, memory = working.pop(0)
             bound.give_back(entry.bytes)
             bound.keep(entry, memory)
-        assert bound.held <= 100
-        assert bound.held >= sum(e.bytes for e, _ in working)
+        assert bound.bytes <= 100
+        assert bound.bytes >= sum(e.bytes for e, _ in working)
         assert bound.peak <= 100
     for each, _ in working:
         bound.give_back(each.bytes)
@@ -298,7 +298,7 @@ def test_bytes_over_the_bound_are_never_taken() -> None:
     bound.take(60)
     with pytest.raises(KvstreamError, match="41 bytes were to be taken beside 60"):
         bound.take(41)
-    assert bound.held == 60
+    assert bound.bytes == 60
 
 
 def test_the_bytes_that_are_held_can_be_read_while_the_worker_changes_them() -> None:
@@ -326,12 +326,12 @@ def test_the_bytes_that_are_held_can_be_read_while_the_worker_changes_them() -> 
     try:
         end = time.monotonic() + 0.4
         while time.monotonic() < end:
-            assert 499 <= bound.held <= 500
+            assert 499 <= bound.bytes <= 500
     finally:
         stop.set()
         thread.join()
         sys.setswitchinterval(pause)
-    assert (bound.held, bound.working, bound.peak) == (500, 0, 500)
+    assert (bound.bytes, bound.working, bound.peak) == (500, 0, 500)
 
 
 def test_the_cache_never_outgrows_its_size(tmp_path) -> None:

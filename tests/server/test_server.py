@@ -318,7 +318,7 @@ def test_a_memory_file_that_changes_before_its_turn_is_not_opened(server, memori
     """The bound has room for the earlier file only."""
     entry = server.service.catalog.entry(memories / "book.kvs")
     with pytest.raises(ApiError, match="'book' was replaced just now") as refused:
-        server.service.worker.answering._recalled(replace(entry, digest="0" * 64))
+        server.service.worker.answering._recall(replace(entry, digest="0" * 64))
     assert refused.value.status == 503
 
 

@@ -16,7 +16,7 @@ from kvstream.cli import config
 from kvstream.cli.groups import Group
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
-from kvstream.errors import ModelError, UsageError, meant
+from kvstream.errors import ModelError, UsageError, hint
 from kvstream.reporters.format import hanging, json_line, size, visible
 from kvstream.store import fetching, stores
 from kvstream.store.offered import OFFERS, Offer
@@ -116,7 +116,7 @@ def get(name: str | None) -> None:
         return
     if name not in OFFERS:
         raise UsageError(
-            f"There is no model {name!r} to fetch.{meant(name, OFFERS)} There are "
+            f"There is no model {name!r} to fetch.{hint(name, OFFERS)} There are "
             f"{', '.join(OFFERS)}. -m fetches models of the hub itself."
         )
     offer = OFFERS[name]

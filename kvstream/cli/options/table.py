@@ -146,11 +146,11 @@ class Options:
     @property
     def model_given(self) -> bool:
         """Whether the user chose it; otherwise `models.settled` may choose another one."""
-        return "model" in self.request.given
+        return "model" in self.request.choices
 
     def with_model(self, model: str) -> Options:
         """Return the options with a model, as if the user had chosen it."""
-        request = replace(self.request, given=self.request.given | {"model"})
+        request = replace(self.request, choices=self.request.choices | {"model"})
         return replace(self, request=request, loading=replace(self.loading, model=model))
 
     def asking(self, **changes: Any) -> Options:
@@ -160,7 +160,7 @@ class Options:
     @property
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
-        given = {name: self.value(name) for name in self.request.given & set(api.PER_ANSWER)}
+        given = {name: self.value(name) for name in self.request.choices & set(api.PER_ANSWER)}
         return api.effective(given)  # without options of sampling that come from the config file
 
     def value(self, name: str) -> Any:
@@ -189,7 +189,7 @@ class Options:
         keys = given_options()
         given = frozenset(name for name, row in ROWS.items() if row.key in keys)
         options = cls(
-            api.request_from({**values, "method": methods[0], "set": {}}, given=given),
+            api.request_from({**values, "method": methods[0], "set": {}}, choices=given),
             ModelSettings(**{n: values[n] for n in (*table(ModelSettings), "quiet")}),
             methods,
             settings=settings,

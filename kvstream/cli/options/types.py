@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from kvstream.api.methods import method_names, plugins
 from kvstream.api.options import AUTO, SELF, WORDS
 from kvstream.cli import config
-from kvstream.errors import ModelError, UsageError, meant
+from kvstream.errors import ModelError, UsageError, hint
 from kvstream.settings import count_of, seed_of
 
 NONE = "none"
@@ -59,7 +59,7 @@ class MethodsType(click.ParamType):
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # The name of a plugin's method may differ from its entry point; it is checked later.
             if name not in known and not any(plugins()):
-                close = meant(name, known) or " If a plugin adds it, install the plugin."
+                close = hint(name, known) or " If a plugin adds it, install the plugin."
                 self.fail(f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.")
         return value
 

@@ -65,8 +65,8 @@ def read_each(paths: Sequence[str], options: Options) -> int:
         reporter.finish(None if into is None else str(into))
         tally = reporter.tally
         if interrupts.pressed:
-            if tally.left and not options.quiet:
-                reporter.tell(_not_read(tally.left, into))
+            if tally.rest and not options.quiet:
+                reporter.tell(_not_read(tally.rest, into))
             return INTERRUPTED
         if tally.failed:
             return SOME_FAILED if tally.done else tally.code

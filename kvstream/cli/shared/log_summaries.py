@@ -125,7 +125,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
             "Without a model, kvstream counts no tokens in a log, so --every N has no effect; use "
             "a time, such as --every 30s, or let the model read: --as prose."
         )
-    rows = request.passages if "passages" in request.given else None
+    rows = request.passages if "passages" in request.choices else None
     check_files(options, paths)
     with ExitStack() as stack:
         refuse_closed(options.output)

@@ -81,7 +81,7 @@ def _settings(options: Options) -> dict[str, object]:
     given: dict[str, object] = {
         name.replace("_", "-"): options.value(name)
         for name in TABLE
-        if name in options.request.given and name not in SHOWN_ELSEWHERE
+        if name in options.request.choices and name not in SHOWN_ELSEWHERE
     }
     for method, settings in options.settings.items():
         given |= {f"{method}.{name}": value for name, value in settings.items()}

@@ -271,7 +271,7 @@ def origin(options: Options) -> dict[str, Any]:
     found = {
         row.key: jsonable(options.value(name))
         for name, row in ROWS.items()
-        if name in options.request.given
+        if name in options.request.choices
     }
     line = reports.command_line()
     return {"kvstream": __version__, "command_line": line, "options": found}

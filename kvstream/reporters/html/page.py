@@ -80,7 +80,7 @@ class Document:
     read: int
     """Number of tokens that were read."""
     shadings: Sequence[Shading]
-    cited: Sequence[Span | None] = ()
+    places: Sequence[Span | None] = ()
     """Place of each citation of all answers, in order."""
     notes: Sequence[str] = ()
     """Remarks on the text for the person who reads the page."""
@@ -157,7 +157,7 @@ class Page:
     title: str
     command: str
     """Command line that repeats the run."""
-    made: str
+    version: str
     """Version and time."""
     runs: Sequence[Run] = ()
     document: Document | None = None

@@ -34,7 +34,7 @@ def render(page: Page) -> str:
     """Return the whole HTML file."""
     styles, scripts = ([_static(name) for name in names] for names in (STYLES, SCRIPTS))
     citations = [c for run in page.runs for result in run.results for c in result.citations]
-    places = () if page.document is None else page.document.cited
+    places = () if page.document is None else page.document.places
     template = _environment().get_template("page.html")
     return template.render(
         page=page,
@@ -84,11 +84,11 @@ def _environment() -> Environment:
 
 
 def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
-    asked: dict[str, list[tuple[Any, Any]]] = {}
+    questions: dict[str, list[tuple[Any, Any]]] = {}
     for run in page.runs:
         for result in run.results:
-            asked.setdefault(result.question, []).append((run, result))
-    return list(asked.items())
+            questions.setdefault(result.question, []).append((run, result))
+    return list(questions.items())
 
 
 def folded(fold: Fold) -> str:
@@ -122,10 +122,10 @@ def _rounded(value: float | None) -> str:
 def chart_rows(chart: Chart) -> list[list[str]]:
     """Return the values of a chart as table rows: all, or at most `TABLE_ROWS` of them."""
     count = len(chart.x)
-    shown = sorted({round(i * (count - 1) / (TABLE_ROWS - 1)) for i in range(TABLE_ROWS)})
-    chosen = range(count) if count <= TABLE_ROWS else shown
+    sample = sorted({round(i * (count - 1) / (TABLE_ROWS - 1)) for i in range(TABLE_ROWS)})
+    indices = range(count) if count <= TABLE_ROWS else sample
     return [
-        [_rounded(chart.x[i]), *(_rounded(values[i]) for _, values in chart.lines)] for i in chosen
+        [_rounded(chart.x[i]), *(_rounded(values[i]) for _, values in chart.lines)] for i in indices
     ]
 
 
@@ -147,7 +147,7 @@ def _document(document: Document) -> dict[str, Any]:
         "lengths": packed(lengths),
         "ordinals": packed_sorted(document.ordinals),
         "shadings": [_shading(shading) for shading in document.shadings],
-        "cited": [None if s is None else [s.text, s.start, s.length] for s in document.cited],
+        "cited": [None if s is None else [s.text, s.start, s.length] for s in document.places],
     }
 
 
