@@ -57,9 +57,9 @@ def main() -> None:
 
 def _terminated(number: int, _: FrameType | None) -> None:
     """End at once: an exception would abort the C++ code of a library that is being imported."""
-    told = b"Interrupted.\n" if number == signal.SIGINT else b"Terminated.\n"
+    message = b"Interrupted.\n" if number == signal.SIGINT else b"Terminated.\n"
     with suppress(OSError, ValueError, AttributeError):  # closed
-        os.write(sys.stderr.fileno(), told)
+        os.write(sys.stderr.fileno(), message)
     os._exit(128 + number)
 
 

@@ -84,12 +84,12 @@ class App(Modules):
             return {}
         from kvstream.cli.options.option import configured, key_of
 
-        known = {
+        commands = {
             other: {key_of(o): o for o in options if o.expose_value}
             for other, options in self._options(ctx).items()
         }
-        found = config.for_command(values, name, known, path, configured)
-        return {str(known[name][key].name): value for key, value in found.items()}
+        defaults = config.for_command(values, name, commands, path, configured)
+        return {str(commands[name][key].name): value for key, value in defaults.items()}
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
         """Warn of variables that look like those of options, but are ignored."""
@@ -103,15 +103,15 @@ class App(Modules):
         from kvstream.cli.options.option import key_of, variable_of
 
         every = [option for options in self._options(ctx).values() for option in options]
-        known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
+        names = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         others = {
             variable_of(key_of(o)): o.opts[-1] for o in every if o.expose_value and not o.envvar
         }
-        for name in ours - known:
+        for name in ours - names:
             if name in others:
                 _say(f"Warning: {name} is not read: {others[name]} has no variable.")
             # Require a close match: other variables may belong to other programs.
-            elif close := hint(name, known, 0.9):
+            elif close := hint(name, names, 0.9):
                 _say(f"Warning: {name} is not read.{close}")
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:

@@ -29,9 +29,9 @@ EMBEDDED = "pocket"
 
 def config_path() -> Path:
     """Return the path of the file, which may not exist. ``KVSTREAM_CONFIG`` overrides it."""
-    named = os.environ.get(PATH_VARIABLE)
-    if named:
-        return Path(named)
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        return Path(path)
     from platformdirs import user_config_path
 
     return user_config_path("kvstream", appauthor=False) / "config.toml"
@@ -86,7 +86,7 @@ def aliases() -> dict[str, str]:
         if not isinstance(target, str) or not target:
             raise UsageError(
                 f"{place(path, ALIASES, name)}: {name} in [models] must be a hub id or a path in "
-                f"quotes, not {shown(target)}."
+                f"quotes, not {short(target)}."
             )
         if name == EMBEDDED:
             raise UsageError(
@@ -100,14 +100,14 @@ def model_name(name: str) -> str:
     """Return the target of a short name, or the name. Raises UsageError for a typing error."""
     from kvstream.store import offered  # not needed for help pages
 
-    known = {name: name for name in (EMBEDDED, *offered.OFFERS)} | aliases()
-    offered.refuse_misspelt(name, known)
-    found = known.get(name, name)
-    offered.refuse_unsupported(found)
-    return found
+    names = {name: name for name in (EMBEDDED, *offered.OFFERS)} | aliases()
+    offered.refuse_misspelt(name, names)
+    target = names.get(name, name)
+    offered.refuse_unsupported(target)
+    return target
 
 
-def shown(value: Any) -> str:
+def short(value: Any) -> str:
     """Format a value of the file for an error message, shortened if it is long."""
     if isinstance(value, int) and abs(value) >= 2**64:
         return "a number beyond 64 bits"  # too long even to print
@@ -118,17 +118,17 @@ def shown(value: Any) -> str:
 def for_command(
     values: Mapping[str, Any],
     command: str,
-    known: Mapping[str, Mapping[str, Any]],
+    commands: Mapping[str, Mapping[str, Any]],
     path: Path,
     convert: Callable[[Any, Any], Any] = lambda option, value: value,
 ) -> dict[str, Any]:
     """Return the defaults of one command by the names of its options, as `convert` makes them.
 
-    `known` has the options of every command by name. A value that `convert` refuses becomes a
+    `commands` has the options of every command by name. A value that `convert` refuses becomes a
     function that raises the error: what is typed replaces it. Raises UsageError with file and line
     for other keys, which would otherwise be ignored silently.
     """
-    own, anywhere = known[command], set().union(*known.values())
+    own, anywhere = commands[command], set().union(*commands.values())
     of_command = {} if command == ALIASES else values.get(command, {})
     defaults: dict[str, Any] = {}
     for keys, table, options, whose in (
@@ -138,24 +138,24 @@ def for_command(
         _refuse_twice(table, path, *keys)
         for key, value in table.items():
             if not keys and (key == ALIASES or isinstance(value, dict)):
-                if key not in (ALIASES, *known):
+                if key not in (ALIASES, *commands):
                     raise UsageError(
-                        f"{place(path, key)}: [{key}] is not a command.{hint(key, known)} There "
-                        f"are {', '.join(sorted(known))}."
+                        f"{place(path, key)}: [{key}] is not a command.{hint(key, commands)} There "
+                        f"are {', '.join(sorted(commands))}."
                     )
                 continue
             name = key.replace("-", "_")
             if name not in options:
                 close = hint(key.replace("_", "-"), (o.replace("_", "-") for o in options))
                 raise UsageError(
-                    f"{place(path, *keys, key)}: {shown(key)} is not an option of {whose}.{close}"
+                    f"{place(path, *keys, key)}: {short(key)} is not an option of {whose}.{close}"
                 )
             if name in own:
                 try:
                     defaults[name] = convert(own[name], value)
                 except KvstreamError as error:  # raised only if click needs the default
-                    told = f"{place(path, *keys, key)}: {key}: {error}"
-                    defaults[name] = partial(_refuse, type(error)(told))
+                    message = f"{place(path, *keys, key)}: {key}: {error}"
+                    defaults[name] = partial(_refuse, type(error)(message))
     return defaults
 
 

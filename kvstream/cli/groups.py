@@ -22,10 +22,10 @@ class Group(click.Group):
         except click.UsageError:
             if args[0].startswith("-"):
                 raise
-            known = self.list_commands(ctx)
-            close = hint(args[0], known)
+            names = self.list_commands(ctx)
+            close = hint(args[0], names)
             raise click.UsageError(
-                f"No such command {args[0]!r}.{close} There are {', '.join(known)}.", ctx
+                f"No such command {args[0]!r}.{close} There are {', '.join(names)}.", ctx
             ) from None
 
 

@@ -103,7 +103,7 @@ def page_of(text: str) -> Page:
         [text],
     )
     return Page(
-        title=text, command=text, made=text, document=document,
+        title=text, command=text, version=text, document=document,
         charts=[Chart(text, text, text, [1, 2], [(text, [1, None])], note=text)],
         bars=[Bars(text, [(text, 0.5, 0.4, 0.6)])],
         tables=[Table(text, [text], [[text]], [True], [[0.5]])],

@@ -43,7 +43,7 @@ def command(
     several = len(options.methods) > 1
     on_the_way = options.request.follow or options.request.every is not None
     code, answered = 0, False
-    left: list[tuple[Sequence[str], Options]] = [(paths, options)]
+    readings: list[tuple[Sequence[str], Options]] = [(paths, options)]
     if not (options.dry_run or (options.each and not paths)):
         from kvstream.cli.shared.exact_answers import answer_exactly, follow_count, note_estimates
 
@@ -55,24 +55,24 @@ def command(
         if memory or several or on_the_way:
             note_estimates(questions)
         else:
-            code, left, answered = answer_exactly(paths, options)
+            code, readings, answered = answer_exactly(paths, options)
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        code = max([code, *(read_each(*each) for each in left)])
+        code = max([code, *(read_each(*each) for each in readings)])
         return SOME_FAILED if answered and code == SourceError.exit_code else code
-    if not left:
+    if not readings:
         return code
-    [(given, options)] = left
+    [(sources, options)] = readings
     request = options.request
     if memory is not None:
-        if given or on_the_way or request.shards or request.checkpoint or several:
+        if sources or on_the_way or request.shards or request.checkpoint or several:
             raise click.UsageError(
                 "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
                 "and no second method. To read sources into it, use kvstream remember --memory."
             )
         return recalling.ask(memory, options)
-    given = sources_or_usage(given)
+    sources = sources_or_usage(sources)
     if several:
         if on_the_way or request.shards is not None or request.checkpoint is not None:
             raise UsageError(
@@ -80,5 +80,5 @@ def command(
             )
         from kvstream.cli.commands.compare import compare
 
-        return compare(given, options.asking(command="ask"))
-    return read(given, options)
+        return compare(sources, options.asking(command="ask"))
+    return read(sources, options)

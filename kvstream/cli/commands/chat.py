@@ -62,15 +62,15 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
             talk = open_memory(memory, options, reporter)
         else:
             interrupts.then = "the chat is about what was read so far"
-            opened = inputs.open_sources(sources, options, interrupts)
-            pages = opened.check()
+            texts = inputs.open_sources(sources, options, interrupts)
+            pages = texts.check()
             options = settled(options)
             model = open_model(options, reporter)
             request = replace(
                 options.request, command="remember", extract=None, interrupted=interrupts
             )
             inputs.tell_pages(reporter, pages)
-            talk = running.read_to_end(model.memory_of(opened, request), reporter, interrupts)
+            talk = running.read_to_end(model.memory_of(texts, request), reporter, interrupts)
             interrupts.reading = False
         if not options.quiet:
             reporter.tell(running.reading_line(talk))
@@ -80,7 +80,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
         shows: list[Recorder] = [writer, *reporter.recorders]
         history: list[tuple[str, str]] = []
         # Warnings of the reading were shown; those of a memory file appear with the first answer.
-        told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
+        warnings = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
         code = 0
         if sys.stdin.isatty() and not options.quiet:
             reporter.tell("Type one question per line. /help shows more; Ctrl-D ends the chat.")
@@ -94,9 +94,9 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
                         for warning in event.result.warnings:
-                            if warning not in told:
+                            if warning not in warnings:
                                 reporter.tell(f"Warning: {warning}")
-                        told = set(talk.warnings)
+                        warnings = set(talk.warnings)
                         code = code if event.result.withheld is None else running.WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
@@ -134,9 +134,9 @@ def _check(sources: tuple[str, ...], memory: Path | None, options: Options) -> N
         )
 
 
-def _read(asked: bool) -> str:
-    """Return the next line of standard input, empty at its end. Show a prompt if `asked`."""
-    if asked:
+def _read(prompt: bool) -> str:
+    """Return the next line of standard input, empty at its end. Show a prompt if `prompt`."""
+    if prompt:
         sys.stderr.write("> ")
         sys.stderr.flush()
     line = sys.stdin.readline(LONGEST)
@@ -167,15 +167,15 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
     A terminal has a prompt, where the first Ctrl-C only drops the line. `tell` answers help and
     unknown commands.
     """
-    asked = sys.stdin.isatty()
+    terminal = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):  # invalid bytes must not end the chat
         sys.stdin.reconfigure(errors="surrogateescape")
-    told = pressed = False
+    warned = pressed = False
     while True:
         try:
-            line = _edited() if asked and sys.stdout.isatty() else _read(asked)
+            line = _edited() if terminal and sys.stdout.isatty() else _read(terminal)
         except KeyboardInterrupt:
-            if not asked or (pressed and not _half_typed()):
+            if not terminal or (pressed and not _half_typed()):
                 raise
             pressed = True
             sys.stderr.write("\n")
@@ -183,22 +183,22 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
             continue
         pressed = False
         if not line:
-            if asked:
+            if terminal:
                 sys.stderr.write("\n")
             return
         encoding = sys.stdin.encoding
-        said = line.encode(encoding, "surrogateescape").decode(encoding, "replace").strip()
-        if not told and said != line.strip():
-            told = True
+        text = line.encode(encoding, "surrogateescape").decode(encoding, "replace").strip()
+        if not warned and text != line.strip():
+            warned = True
             tell(f"A question has bytes that are not {encoding.upper()}; they were replaced by �.")
-        if said.lower() in LEAVE:
+        if text.lower() in LEAVE:
             return
-        if said.lower() == "/help":
+        if text.lower() == "/help":
             tell(HELP)
-        elif command := re.match(r"/\w*(?!\S)", said):
+        elif command := re.match(r"/\w*(?!\S)", text):
             if command[0].lower() in ("/help", *LEAVE):
                 tell(f"{command[0]} takes no argument.")
             else:
                 tell(f"There is no {command[0]}; /help lists the commands.")
-        elif said:
-            yield said
+        elif text:
+            yield text

@@ -104,8 +104,8 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
             comparison.plan(sources)
             return 0
         code = comparison.run(sources, pages)
-    if comparison.stopped is not None:
-        raise comparison.stopped
+    if comparison.error is not None:
+        raise comparison.error
     return code
 
 
@@ -152,7 +152,7 @@ class Comparison:
     reporter: Teller
     interrupts: Interrupts
     rows: list[Row] = field(default_factory=list)
-    stopped: Exception | None = None
+    error: Exception | None = None
     """Error that ended the run before every method had its turn."""
     _failure: KvstreamError | None = None
     """Error of the latest method that could not run."""
@@ -182,7 +182,7 @@ class Comparison:
         """Read with each method, show the rows and return the exit code.
 
         `sources` are for the first method, and `pages` are their PDFs. If the run fails but has
-        answers, they are shown and the error is kept in `stopped`.
+        answers, they are shown and the error is kept in `error`.
         """
         page = reports.of(self.reporter)
         if self.as_csv:
@@ -207,7 +207,7 @@ class Comparison:
                 else:
                     if not self._answered or isinstance(error, BrokenPipeError):
                         raise  # a reader of stdout that has read enough misses nothing
-                    self.stopped = error
+                    self.error = error
                     self._leave_out("The run failed", methods[turn:])
                     _fail(page, methods[turn + 1 :], "Not run, because the run failed.")
                     break
@@ -243,8 +243,8 @@ class Comparison:
             elif isinstance(event, Answered):
                 number = None
                 warned = tuple(w for w in event.result.warnings if w not in self._noticed)
-                known = None if event.result.coverage is None else spread(coverage)
-                self._add(Row(name, event.result, known, warned=warned))
+                value = None if event.result.coverage is None else spread(coverage)
+                self._add(Row(name, event.result, value, warned=warned))
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
@@ -253,8 +253,8 @@ class Comparison:
             if row.result is None:
                 record = {"command": "compare", "method": row.method, "error": row.problem}
             else:
-                known = None if row.spread is None else round(row.spread, 4)
-                record = {**row.result.to_json(), "spread": known}
+                spread = None if row.spread is None else round(row.spread, 4)
+                record = {**row.result.to_json(), "spread": spread}
             self.output.write(json_line(record, self.output))
             self.output.flush()
         elif self.as_csv:
@@ -263,8 +263,8 @@ class Comparison:
             self.output.flush()
 
     def _leave_out(self, why: str, missing: Sequence[str]) -> None:
-        named = ", ".join(missing)
-        self.reporter.tell(f"Warning: {why}; answers are missing of: {named}.")
+        names = ", ".join(missing)
+        self.reporter.tell(f"Warning: {why}; answers are missing of: {names}.")
 
     @property
     def _answered(self) -> bool:
@@ -332,8 +332,8 @@ def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterato
             answers = [row for row in own if row.result and row.result.question == question]
             # A refused method has one row, for all questions that it did not answer.
             refused = [row for row in own if row.result is None]
-            if shown := answers or refused:
-                yield from _answer(shown[0], max(map(len, methods)), width)
+            if some := answers or refused:
+                yield from _answer(some[0], max(map(len, methods)), width)
         yield ""
     if any(row.warned for row in rows):
         yield from wrapped(f"{MARK} marks an answer with a warning (on stderr).", width)
@@ -379,8 +379,8 @@ def _figures(rows: Sequence[Row], methods: Sequence[str], width: int) -> Iterato
         return
     for line in table:
         yield line[0]
-        told = ", ".join(f"{h} {c}" for h, c in zip(heads[1:], line[1:], strict=True))
-        yield from (f"  {part}" for part in wrapped(told, width - 2))
+        text = ", ".join(f"{h} {c}" for h, c in zip(heads[1:], line[1:], strict=True))
+        yield from (f"  {part}" for part in wrapped(text, width - 2))
 
 
 def _line(text: str) -> str:

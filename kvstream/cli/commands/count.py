@@ -76,30 +76,30 @@ def command(
         Request(**{n: values[ROWS[n].key] for n in SHARED[:5]}), ModelSettings(), (),
         **{n: values[n] for n in SHARED[5:]},
     )  # fmt: skip
-    asked = Asked("count", words.strip(), unit or "")
+    aim = Asked("count", words.strip(), unit or "")
     how = {"inflected": inflections, "cased": case}
-    given = sources_or_usage(paths)
+    sources = sources_or_usage(paths)
     unit_of = words.strip().casefold().removesuffix("s")
     if unit is None and unit_of in OFFERED and not options.quiet:
         say(f"This counts the word {words!r}; {command.name} FILE '' --unit {unit_of} counts "
             f"the {unit_of}s.")  # fmt: skip
-    failed: dict[str, str] = {}
+    failures: dict[str, str] = {}
     with Interrupts(say) as interrupts:
         interrupts.then = STOPPED
 
         def read(some: Sequence[str]) -> dict[str, Any]:
-            if (record := count(some, options, asked, interrupts, **how)) is None:
+            if (record := count(some, options, aim, interrupts, **how)) is None:
                 raise SourceError(
                     f"{', '.join(some)} has no {unit}s that kvstream recognizes; leave --unit "
                     "out, or choose another one."
                 )
             return record
 
-        for name, record in for_each(given, options, failed, read):
+        for name, record in for_each(sources, options, failures, read):
             head = {"command": "count", **({"source": name} if name else {})}
             labels = [in_line(name)] if name else []
             show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)
-        for name, reason in failed.items() if options.json else ():
+        for name, reason in failures.items() if options.json else ():
             line = {"command": "count", "source": name, "error": reason}
             sys.stdout.write(json_line(line, sys.stdout))
-    return SOME_FAILED if failed else 0
+    return SOME_FAILED if failures else 0

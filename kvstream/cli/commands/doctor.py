@@ -24,9 +24,9 @@ def command(json: bool) -> int:
 
     The exit code is 0 if everything that kvstream needs is present, else 1.
     """
-    broken = 0
+    problems = 0
     for finding in chain(diagnose(), _config()):
-        broken += not finding.ok
+        problems += not finding.ok
         if json:
             click.echo(json_text(vars(finding)))
             continue
@@ -35,9 +35,9 @@ def command(json: bool) -> int:
         click.echo(hanging(head, visible(finding.value), 80))
         if not finding.ok and finding.remedy:
             click.echo(f"    {'':18}{finding.remedy}")
-    if broken:
-        say(f"{counted(broken, 'problem')} found.")
-    return 1 if broken else 0
+    if problems:
+        say(f"{counted(problems, 'problem')} found.")
+    return 1 if problems else 0
 
 
 def _config() -> Iterator[Finding]:

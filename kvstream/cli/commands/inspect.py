@@ -47,7 +47,7 @@ def command(files: tuple[Path, ...], json: bool) -> int:
     """
     if not files:
         raise click.UsageError("No memory file: name one, or a folder of memory files.")
-    damaged, shown = 0, 0
+    damaged, count = 0, 0
     for path in _files(files):
         try:
             if isinstance(path, SourceError):
@@ -61,9 +61,9 @@ def command(files: tuple[Path, ...], json: bool) -> int:
         if json:
             click.echo(f.json_line(record, sys.stdout), nl=False)
             continue
-        if shown:
+        if count:
             click.echo()
-        shown += 1
+        count += 1
         shows = _outline if "parts" in record else _lines
         for line in shows(path, record):
             click.echo(line)
@@ -107,8 +107,8 @@ def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     memory, tokens, peak = record["memory"], record["tokens"], record["peak"]
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["written"]))
-    yield "file", f"{f.size(memory['bytes'])}, written {written} by kvstream {record['version']}"
+    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["written"]))
+    yield "file", f"{f.size(memory['bytes'])}, written {moment} by kvstream {record['version']}"
     for source in memory["sources"][:SOURCES]:
         part = f"{f.number(source['part'])} of " if "part" in source else ""
         yield "source", f"{source['name']} ({part}{f.number(source['bytes'])} bytes)"
@@ -116,15 +116,15 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"and {f.number(more)} more, which --json names"
     for question in memory["questions"] or ["(none: made without a question)"]:
         yield "question", question
-    read, kept, evicted = (f.number(tokens[key]) for key in ("read", "retained", "evicted"))
-    yield "tokens", f"read {read} · kept {kept} · evicted {evicted}"
+    counts = (f.number(tokens[key]) for key in ("read", "retained", "evicted"))
+    yield "tokens", "read {} · kept {} · evicted {}".format(*counts)
     prompt = f"{f.number(tokens['prompt'])} of the prompt"
-    held = f"{f.entries(tokens['entries'])} ({prompt}) of {f.number(record['budget']['tokens'])}"
-    yield "KV cache", f"{held} · peak {f.number(peak['kv_tokens'])} ({f.size(peak['kv_bytes'])})"
+    use = f"{f.entries(tokens['entries'])} ({prompt}) of {f.number(record['budget']['tokens'])}"
+    yield "KV cache", f"{use} · peak {f.number(peak['kv_tokens'])} ({f.size(peak['kv_bytes'])})"
     types = f"weights in {record['dtype']}, KV cache in {record['kv_dtype']}"
     yield "model", f"{record['model']}, {types}"
-    chosen = {name: value for name, value in record["settings"].items() if value not in ("", None)}
-    settings = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    values = {name: value for name, value in record["settings"].items() if value not in ("", None)}
+    settings = ", ".join(f"{name}={value}" for name, value in values.items())
     yield "method", record["method"] + (f" ({settings})" if settings else "")
     schedule, seconds = record["schedule"], memory["read_s"]
     how = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
@@ -140,7 +140,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "sha256", memory["sha256"]
 
 
-def _passages(kept: Mapping[str, Any]) -> str:
-    told = f"{f.number(kept['passages'])} for {kept['model']} (budget {f.number(kept['budget'])}): "
-    told += f"{f.number(kept['bytes'])} of {f.number(kept['room_bytes'])} bytes"
-    return f"{told} · {f.number(kept['dropped_bytes'])} bytes dropped"
+def _passages(row: Mapping[str, Any]) -> str:
+    text = f"{f.number(row['passages'])} for {row['model']} (budget {f.number(row['budget'])}): "
+    text += f"{f.number(row['bytes'])} of {f.number(row['room_bytes'])} bytes"
+    return f"{text} · {f.number(row['dropped_bytes'])} bytes dropped"

@@ -45,29 +45,29 @@ def command(files: tuple[Path, ...], options: Options) -> None:
     check_files(options, [str(path) for path in files])
     writing.check_writable(target)
     check_early(options)
-    opened = [inspect(path) for path in files]  # read once, for the checks and the merge
-    refuse_repeated(opened)
-    options = loaded_as(of_maker(str(opened[0].model["name"]), options), opened[0])
+    parts = [inspect(path) for path in files]  # read once, for the checks and the merge
+    refuse_repeated(parts)
+    options = loaded_as(of_maker(str(parts[0].model["name"]), options), parts[0])
     budget = options.request.run.budget
     if budget is not None and budget.tokens is None:
         raise UsageError("merge takes a --budget in entries per head, such as 4k.")
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None, stats=None))
-        alone = not any(file.answering for file in opened)  # otherwise another model answers
+        alone = not any(file.answering for file in parts)  # otherwise another model answers
         model = open_model(options, reporter if alone else None, fixed=True)
-        memory = model.merge(opened, None if budget is None else budget.tokens)
-        tell_of_loading(reporter, memory, *opened)
+        memory = model.merge(parts, None if budget is None else budget.tokens)
+        tell_of_loading(reporter, memory, *parts)
         digest = memory.save(target)
         reporter.close()
-        written = target.stat().st_size
+        length = target.stat().st_size
         if options.json:
-            record = {**summary(memory, target, digest, written), "command": "merge"}
+            record = {**summary(memory, target, digest, length), "command": "merge"}
             output.write(json_text(record) + "\n")
             output.flush()
         if not options.quiet:
             entries, most = memory.budget
             reporter.tell(
-                f"Wrote {target} ({size(written)}): {memory.read_tokens:,} tokens of "
+                f"Wrote {target} ({size(length)}): {memory.read_tokens:,} tokens of "
                 f"{len(memory.sources)} sources, {memory.retained:,} kept, "
                 f"{memory.evicted:,} evicted · budget {entries:,} entries ({size(most)})."
             )

@@ -33,21 +33,21 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
             raise click.UsageError(f"{AUTO} is not a method; show it alone, without --json.")
         click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
-    chosen = {name: methods.method_info(name) for name in names} or methods.available_methods()
+    infos = {name: methods.method_info(name) for name in names} or methods.available_methods()
     for reason in () if names else methods.broken_methods():
         say(f"Warning: {reason}")
     if json:
-        for method in chosen.values():
+        for method in infos.values():
             click.echo(json_text(method.to_json()))
         return
     if not names and not verbose:
-        summaries = {AUTO: ABOUT.partition("\n")[0], **{n: m.summary for n, m in chosen.items()}}
-        width = max(map(len, chosen)) + 2
+        summaries = {AUTO: ABOUT.partition("\n")[0], **{n: m.summary for n, m in infos.items()}}
+        width = max(map(len, infos)) + 2
         for name, summary in summaries.items():
             first = f"{name:{width}}"
             click.echo(click.wrap_text(visible(summary), WIDTH, first, " " * width))
         return
-    click.echo(visible("\n\n".join(_page(method) for method in chosen.values())))
+    click.echo(visible("\n\n".join(_page(method) for method in infos.values())))
 
 
 def _indented(about: str) -> str:
@@ -78,12 +78,12 @@ def _page(method: MethodInfo) -> str:
     if lines:
         paragraphs.append("\n".join(lines))
     if method.preset is not None:
-        typed = [f"--set {name}.{key}={value}" for key, value in method.preset.settings.items()]
-        typed += [f"--{option} {value}" for option, value in method.preset.run.items()]
+        options = [f"--set {name}.{key}={value}" for key, value in method.preset.settings.items()]
+        options += [f"--{option} {value}" for option, value in method.preset.run.items()]
         # Non-breaking spaces: an option stays on a line with its value.
-        shown = _filled(" ".join(option.replace(" ", "\u00a0") for option in typed), whole=True)
-        told = f"  --preset paper is as in {method.preset.source}:"
-        paragraphs.append(f"{told}\n{shown}".replace("\u00a0", " "))
+        text = _filled(" ".join(option.replace(" ", "\u00a0") for option in options), whole=True)
+        head = f"  --preset paper is as in {method.preset.source}:"
+        paragraphs.append(f"{head}\n{text}".replace("\u00a0", " "))
     return "\n\n".join(paragraphs)
 
 

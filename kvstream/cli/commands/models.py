@@ -45,22 +45,22 @@ def command(ctx: click.Context, json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     room = free_memory()
-    found = available_models(config.aliases())
+    entries = available_models(config.aliases())
     if json:
-        for entry in found:
+        for entry in entries:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_line(record, sys.stdout), nl=False)
         return
-    for line in _lines(found, columns()):
+    for line in _lines(entries, columns()):
         click.echo(visible(line))
     click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
 
 
-def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
+def _lines(entries: Sequence[ModelEntry], width: int) -> Iterator[str]:
     """Yield the rows of a table; if it is wider than `width`, several lines for each model."""
-    rows = [HEADINGS, *map(_row, found)]
+    rows = [HEADINGS, *map(_row, entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    problems = ["", *(entry.problem or "" for entry in found)]
+    problems = ["", *(entry.problem or "" for entry in entries)]
     table = []
     for row in rows:
         table.append([
@@ -151,18 +151,18 @@ def clean(fetched: bool) -> None:
     folders = [stores.converted_folder(), *([stores.fetched_folder()] if fetched else [])]
     for folder in folders:
         try:
-            held = _emptied(folder) if folder.exists() else 0
+            total = _emptied(folder) if folder.exists() else 0
         except OSError as error:
             raise ModelError(
                 f"{folder} cannot be emptied: {error.strerror} ({error.filename}); remove it "
                 "yourself."
             ) from error
-        click.echo(f"Removed {size(held)} from {folder}." if held else f"{folder} is empty.")
+        click.echo(f"Removed {size(total)} from {folder}." if total else f"{folder} is empty.")
 
 
 def _emptied(folder: Path) -> int:
     """Empty a folder, remove it unless it is a link, and return the bytes it had."""
-    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    total = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             # Rename it to the name of an unfinished model: an interruption leaves no half model.
@@ -171,4 +171,4 @@ def _emptied(folder: Path) -> int:
             entry.unlink()
     if not folder.is_symlink():
         folder.rmdir()
-    return held
+    return total

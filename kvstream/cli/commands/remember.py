@@ -126,8 +126,8 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
 def _version(path: Path) -> tuple[int, int] | None:
     """Return what changes when another program replaces a file; None without a file."""
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
     return None
 
 
@@ -147,13 +147,13 @@ def _write(
     if (page := reports.of(reporter)) is not None:
         page.add(memory)
     reporter.close()
-    written = target.stat().st_size
+    length = target.stat().st_size
     if options.json:
-        output.write(json_text(summary(memory, target, digest, written)) + "\n")
+        output.write(json_text(summary(memory, target, digest, length)) + "\n")
         output.flush()
     if not options.quiet:
         about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
-        reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
+        reporter.tell(f"Wrote {target} ({size(length)}), for {about}.")
         reporter.tell(reading_line(memory))
         if memory.answering is not None:
             reporter.tell(kept_line(memory.answering))
@@ -186,8 +186,8 @@ def saved_elsewhere(memory: Memory, target: Path) -> str:
     return "No other place could take the memory either, and it is lost."
 
 
-def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
+def summary(memory: Memory, target: Path, digest: str, length: int) -> dict[str, Any]:
     """Return what ``--json`` prints for a written memory."""
     record = memory.to_json()
-    file = {"file": str(target), "bytes": written, "sha256": digest}
+    file = {"file": str(target), "bytes": length, "sha256": digest}
     return {**record, "memory": {**file, **record["memory"]}}

@@ -86,7 +86,7 @@ def command(
     # SIGTERM and SIGHUP raise, so that temporary files are removed.
     with (
         Interrupts(Teller(sys.stderr).tell),
-        _file(questions, "--questions") as asked,
+        _file(questions, "--questions") as stream,
         _file(output, "--output") as text,
     ):
         if into is None:
@@ -100,7 +100,7 @@ def command(
         if questions is not None:
             records = sample.questions(facts=count, seed=seed)
             lines = (json_text(record, ascii=False) + "\n" for record in records)
-            _write(lines, asked or sys.stdout)
+            _write(lines, stream or sys.stdout)
 
 
 def _text_of(name: str) -> tuple[int, Iterator[str]]:

@@ -55,11 +55,11 @@ def serve(options: Options, settings: ServerSettings) -> None:
 
     quiet_libraries(options)
     with _log(options) as log:
-        found = run.listen(settings)  # before the model, which takes longer to load
+        socket = run.listen(settings)  # before the model, which takes longer to load
         try:
             model = open_model(options)
         except BaseException:
-            found.close()
+            socket.close()
             raise
 
         def ready(server: run.Server) -> None:
@@ -77,7 +77,7 @@ def serve(options: Options, settings: ServerSettings) -> None:
             )
             log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
 
-        server = run.Server(run.Service(model, settings), found)
+        server = run.Server(run.Service(model, settings), socket)
         server.afterwards = signal.SIG_IGN  # the program ends as after the first signal
         server.serve_all(ready)
 

@@ -82,7 +82,7 @@ class SectionedCommand(click.Command):
 
     def _set_elsewhere(self, ctx: click.Context, message: str) -> str:
         """Name the options in a message that the environment or the config file set."""
-        told = ""
+        text = ""
         for param in self.params:
             source = ctx.get_parameter_source(param.name or "")
             wheres = {
@@ -91,17 +91,17 @@ class SectionedCommand(click.Command):
             }
             named = any(re.search(rf"(?<![\w-]){o}(?![\w-])", message) for o in param.opts)
             if named and source in wheres:
-                told += f" {wheres[source]} sets {max(param.opts, key=len)}."
-        return told
+                text += f" {wheres[source]} sets {max(param.opts, key=len)}."
+        return text
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
         """Return the error for an unknown option, with the option that was probably meant."""
-        told = f"No such option {name!r}."
+        message = f"No such option {name!r}."
         if name.startswith("--"):
             near = {option.removeprefix("--") for option in _long_options(self)}
             close = closest(name.removeprefix("--"), near, CLOSE)
-            told += _elsewhere(ctx, name) if close is None else f" Did you mean --{close}?"
-        return click.UsageError(told, ctx)
+            message += _elsewhere(ctx, name) if close is None else f" Did you mean --{close}?"
+        return click.UsageError(message, ctx)
 
     def _check(self, ctx: click.Context, args: Sequence[str]) -> None:
         """Refuse options without effect, and a second value of one that takes one."""
@@ -154,8 +154,8 @@ def _elsewhere(ctx: click.Context, name: str) -> str:
     if ctx.parent is None or not isinstance(group, click.Group):
         return ""
     commands = ((other, group.get_command(ctx.parent, other)) for other in group.list_commands(ctx))
-    found = [other for other, each in commands if each and name in _long_options(each)]
-    return f" It is an option of {ctx.parent.command_path} {', '.join(found)}." if found else ""
+    names = [other for other, each in commands if each and name in _long_options(each)]
+    return f" It is an option of {ctx.parent.command_path} {', '.join(names)}." if names else ""
 
 
 _ALL = "kvstream.help_all"

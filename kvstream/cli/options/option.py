@@ -113,18 +113,18 @@ def configured(option: click.Option, value: Any) -> Any:
     """
     if option.is_flag:
         if not isinstance(value, bool):
-            raise UsageError(f"This is true or false, not {config.shown(value)}.")
+            raise UsageError(f"This is true or false, not {config.short(value)}.")
         return value
     if option.multiple:
         if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
             raise UsageError(
-                f'This is a list of texts, as in ["one", "two"], not {config.shown(value)}.'
+                f'This is a list of texts, as in ["one", "two"], not {config.short(value)}.'
             )
         return [_of_type(option, each) for each in value]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (isinstance(value, str) or (number and not isinstance(option.type, TEXTS))):
         kind = "text in quotes" if isinstance(option.type, TEXTS) else "one value"
-        raise UsageError(f"This is {kind}, not {config.shown(value)}.")
+        raise UsageError(f"This is {kind}, not {config.short(value)}.")
     if isinstance(value, int) and abs(value) >= 2**64:
         raise UsageError("This is a number beyond 64 bits; no option takes one.")
     return _of_type(option, str(value))
@@ -136,7 +136,7 @@ def _of_type(option: click.Option, text: str) -> str:
     parts = map(os.fsencode, text.split("/"))
     can_be_a_path = 0 < len(text) < 4096 and all(len(part) < 256 for part in parts)
     if isinstance(option.type, click.Path) and not can_be_a_path:
-        raise UsageError(f"{config.shown(text)} cannot be the name of a file.")
+        raise UsageError(f"{config.short(text)} cannot be the name of a file.")
     try:
         option.type.convert(text, option, None)
     except click.UsageError as error:

@@ -160,8 +160,8 @@ class Options:
     @property
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
-        given = {name: self.value(name) for name in self.request.choices & set(api.PER_ANSWER)}
-        return api.effective(given)  # without options of sampling that come from the config file
+        options = {name: self.value(name) for name in self.request.choices & set(api.PER_ANSWER)}
+        return api.effective(options)  # without options of sampling that come from the config file
 
     def value(self, name: str) -> Any:
         """Return the value of an option of the table."""
@@ -187,9 +187,9 @@ class Options:
         # A setting in the config file may belong to a method that this run does not use.
         settings = api.settings_by_method(typed_settings, methods, strict=typed("set"))
         keys = given_options()
-        given = frozenset(name for name, row in ROWS.items() if row.key in keys)
+        names = frozenset(name for name, row in ROWS.items() if row.key in keys)
         options = cls(
-            api.request_from({**values, "method": methods[0], "set": {}}, choices=given),
+            api.request_from({**values, "method": methods[0], "set": {}}, choices=names),
             ModelSettings(**{n: values[n] for n in (*table(ModelSettings), "quiet")}),
             methods,
             settings=settings,
@@ -204,16 +204,16 @@ OF_MEMORY = tuple(row.key for row in ROWS.values() if row.of_memory)
 """Options that determine how a model keeps memory, as click names them."""
 
 
-def pairs(given: Sequence[str]) -> dict[str, str]:
+def pairs(items: Sequence[str]) -> dict[str, str]:
     """Split ``METHOD.NAME=VALUE`` into names and values; later ones win. Raises UsageError."""
-    found = {}
-    for item in given:
+    settings = {}
+    for item in items:
         path, equals, value = item.partition("=")
         owner, dot, name = path.strip().partition(".")
         if not (equals and dot and owner and name):
             raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in infinipot.alpha=0.5.")
-        found[path.strip()] = value.strip()
-    return found
+        settings[path.strip()] = value.strip()
+    return settings
 
 
 def click_option(row: Row, command: str = "") -> Option:
@@ -244,14 +244,14 @@ SEVERAL = ("ask", "compare")
 
 def type_of(row: Row) -> click.ParamType | None:
     """Return click's type of an option."""
-    named: dict[str, click.ParamType] = {
+    kinds: dict[str, click.ParamType] = {
         "model": types.ModelType(), "skim": types.SkimType(), "method": types.MethodsType(),
         "output": types.FileType(folder=True, streams=True),  # a folder only with --each: `refuse`
         "memories": click.Path(exists=True, file_okay=False, path_type=Path),
         "cache_dir": click.Path(file_okay=False, path_type=Path),
     }  # fmt: skip
-    if row.name in named:
-        return named[row.name]
+    if row.name in kinds:
+        return kinds[row.name]
     if row.choices:
         return click.Choice(row.choices)
     if row.kind.startswith("Path"):
@@ -289,13 +289,13 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
 
         @wraps(function)
         def wrapper(**values: Any) -> Any:
-            found = {row.name: values.pop(row.key) for row in rows}
-            found["skim"] = _skim(name, found, values.get("memory"))
-            spread = found.get("each") or found.get("shards") or typed("workers")
-            if found.get("workers") and not spread:
-                found["workers"] = None  # a default; one text is read in one part
-            refuse(name, found)
-            options = Options.of(found)
+            entries = {row.name: values.pop(row.key) for row in rows}
+            entries["skim"] = _skim(name, entries, values.get("memory"))
+            spread = entries.get("each") or entries.get("shards") or typed("workers")
+            if entries.get("workers") and not spread:
+                entries["workers"] = None  # a default; one text is read in one part
+            refuse(name, entries)
+            options = Options.of(entries)
             if len(options.methods) > 1 and name not in SEVERAL:
                 raise click.UsageError(
                     f"{name} uses one method, but --method names several; name one."
@@ -306,8 +306,8 @@ def reading_command(name: str, **attributes: Any) -> Callable[[Callable[..., Any
         click.version_option(__version__, "--version", message="kvstream %(version)s")(wrapper)
         added(wrapper, rows, name).__click_params__ += own
         without = {row.key: row.without[name] for row in rows if name in row.without}
-        made = click.command(name, cls=SectionedCommand, without=without, **attributes)
-        return made(wrapper)
+        make = click.command(name, cls=SectionedCommand, without=without, **attributes)
+        return make(wrapper)
 
     return decorate
 
@@ -328,15 +328,15 @@ def _skim(command: str, values: Mapping[str, Any], memory: Path | None) -> str:
 @contextmanager
 def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
     """Report a checkpoint that the command wrote and left, however it ends: it can be resumed."""
-    before = _written(checkpoint)
+    before = _version(checkpoint)
     try:
         yield
     finally:
-        if _written(checkpoint) not in (None, before) and not quiet:
+        if _version(checkpoint) not in (None, before) and not quiet:
             say(f"{checkpoint} holds the reading so far; the same command resumes from it.")
 
 
-def _written(checkpoint: Path | None) -> tuple[int, int] | None:
+def _version(checkpoint: Path | None) -> tuple[int, int] | None:
     """Return inode and time of the last change of a checkpoint, or None if there is none."""
     with suppress(OSError):
         if checkpoint is not None:

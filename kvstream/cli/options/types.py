@@ -55,23 +55,23 @@ class MethodsType(click.ParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        known = (AUTO, *method_names())
+        names = (AUTO, *method_names())
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # The name of a plugin's method may differ from its entry point; it is checked later.
-            if name not in known and not any(plugins()):
-                close = hint(name, known) or " If a plugin adds it, install the plugin."
-                self.fail(f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.")
+            if name not in names and not any(plugins()):
+                close = hint(name, names) or " If a plugin adds it, install the plugin."
+                self.fail(f"Unknown method {name[:40]!r}.{close} There are: {', '.join(names)}.")
         return value
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
-        taken = before.split(",")
+        others = before.split(",")
         return [
             CompletionItem(f"{before}{comma}{name}")
             for name in (AUTO, *method_names())
-            if name.startswith(last) and name not in taken
+            if name.startswith(last) and name not in others
         ]
 
 
@@ -104,8 +104,8 @@ class SkimType(ModelType):
         try:
             return super().convert(value, param, ctx)
         except ModelError as error:
-            told = str(error).replace("--model", "--skim", 1)
-            raise ModelError(f"{told} --skim also takes auto, self, words and none.") from error
+            message = str(error).replace("--model", "--skim", 1)
+            raise ModelError(f"{message} --skim also takes auto, self, words and none.") from error
 
 
 def complete_files(

@@ -75,8 +75,8 @@ def read_each(paths: Sequence[str], options: Options) -> int:
 
 def _not_read(documents: int, into: Path | None) -> str:
     how = "With -o FOLDER, the" if into is None else "The"
-    told = f"Interrupted: {counted(documents, 'document')} not read."
-    return f"{told} {how} same command continues with the rest."
+    text = f"Interrupted: {counted(documents, 'document')} not read."
+    return f"{text} {how} same command continues with the rest."
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:

@@ -50,21 +50,21 @@ JOINED = " (?:and|or|on|at|with|because|for|during) "
 """What joins words that are hardly a phrase, if none of the text has them."""
 PATTERN = frozenset("*?[](){}|\\^$+")
 T = TypeVar("T")
-Left = list[tuple[Sequence[str], Options]]
+Readings = list[tuple[Sequence[str], Options]]
 """Readings of a model: paths with options."""
 
 
-def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, bool]:
+def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Readings, bool]:
     """Answer what needs no model; return the exit code, what is left for a model to read, and
     whether anything was answered.
     """
-    asked = {question: route(question) for question in options.request.questions}
-    if not any(each.kind == "count" or asks_of_rows(q, paths) for q, each in asked.items()):
-        return 0, [(paths, _for_model(paths, options, asked))], False
+    aims = {question: route(question) for question in options.request.questions}
+    if not any(each.kind == "count" or asks_of_rows(q, paths) for q, each in aims.items()):
+        return 0, [(paths, _for_model(paths, options, aims))], False
     paths = sources_or_usage(paths)
     rest: dict[tuple[str, ...], list[str]] = {}
     notes: dict[str, None] = {}
-    failed: dict[str, str] = {}
+    failures: dict[str, str] = {}
     with ExitStack() as stack:
         check_files(options, paths)
         interrupts = stack.enter_context(Interrupts(say))
@@ -72,57 +72,57 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Left, b
         output: Any = None
         alone = replace(options, each=False)
         load = cache(partial(query_model, alone))
-        for name, (records, told) in for_each(
-            paths, options, failed, lambda some: _answered(some, alone, asked, interrupts, load)
+        for name, (records, more) in for_each(
+            paths, options, failures, lambda some: _answers(some, alone, aims, interrupts, load)
         ):
             if records and output is None:
                 refuse_closed(options.output)
                 # If a model answers, too, the file or folder of -o is for its answers.
-                modeled = name or len(records) < len(asked)
+                modeled = name or len(records) < len(aims)
                 output = opened_output(stack, replace(options, output=None) if modeled else options)
-            made = [
+            answers = [
                 {"command": "ask", "question": question, "model": None, **record}
                 for question, record in records.items()
             ]
-            if made and name and options.json:  # as for documents that a model reads
-                line = {"document": name, "file": None, "present": False, "answers": made}
+            if answers and name and options.json:  # as for documents that a model reads
+                line = {"document": name, "file": None, "present": False, "answers": answers}
                 output.write(json_line(line, output))
-                made = []
-            for place, record in enumerate(made):
+                answers = []
+            for place, record in enumerate(answers):
                 labels = [f"==> {in_line(name)} <=="] * (name != "" and not place)
-                labels += [f"Question: {record['question']}"] * (len(asked) > 1)
+                labels += [f"Question: {record['question']}"] * (len(aims) > 1)
                 show(record, output, as_json=options.json, labels=labels)
-            notes |= dict.fromkeys(told)
-            rest.setdefault(tuple(q for q in asked if q not in records), []).append(name)
+            notes |= dict.fromkeys(more)
+            rest.setdefault(tuple(q for q in aims if q not in records), []).append(name)
         answered = output is not None
         if options.each and answered and options.output not in (None, Path("-")):
             notes[NO_FILES.format(options.output)] = None
-        if options.json and failed:
+        if options.json and failures:
             output = output or opened_output(stack, replace(options, output=None))
-            for name, reason in failed.items():
+            for name, reason in failures.items():
                 output.write(json_line({"document": name, "error": reason}, output))
     if rest.keys() == {()} and (options.report or options.stats):
         notes[NO_RUN] = None
     for note in notes:
         if not options.quiet or note.startswith("Warning: "):
             say(note)
-    left: Left = []
+    readings: Readings = []
     for questions, names in rest.items():
         if questions:
-            some = {question: asked[question] for question in questions}
-            left.append((names if options.each else paths, _for_model(paths, options, some)))
-    return SOME_FAILED if failed else 0, left, answered
+            some = {question: aims[question] for question in questions}
+            readings.append((names if options.each else paths, _for_model(paths, options, some)))
+    return SOME_FAILED if failures else 0, readings, answered
 
 
 def for_each(
     paths: Sequence[str],
     options: Options,
-    failed: dict[str, str],
+    failures: dict[str, str],
     read: Callable[[Sequence[str]], T],
 ) -> Iterator[tuple[str, T]]:
     """Yield what `read` returns for all sources, with --each for every source, with its name.
 
-    With --each, `failed` gets a source that cannot be read, and why; the others are read.
+    With --each, `failures` gets a source that cannot be read, and why; the others are read.
     """
     names = [""]
     if options.each:
@@ -136,18 +136,18 @@ def for_each(
                 say(f"Warning: {message}")
     for name in names:
         try:
-            found = read([name] if name else paths)
+            value = read([name] if name else paths)
         except SourceError as error:
-            failed[name] = str(error)
-            if len(failed) == len(names):
+            failures[name] = str(error)
+            if len(failures) == len(names):
                 raise
             say(f"Failed: {about(name, str(error))}")
             continue
-        yield name, found
+        yield name, value
 
 
-def _answered(
-    paths: Sequence[str], options: Options, asked: Mapping[str, Asked], interrupts: Interrupts,
+def _answers(
+    paths: Sequence[str], options: Options, aims: Mapping[str, Asked], interrupts: Interrupts,
     load: Callable[[], Callable[[], Model] | None],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
@@ -155,15 +155,15 @@ def _answered(
     """
     piped = not all(map(can_be_read_again, paths))
     rows = ("", "row", "record")
-    of_rows = [q for q, a in asked.items() if a.kind != "count" or a.unit in rows]
-    found, columns, notes = _of_rows(paths, options, of_rows, interrupts, load)
-    counts = {q: a for q, a in asked.items() if a.kind == "count" and q not in found}
-    if piped and len(counts) == len(asked) > 1:
+    of_rows = [q for q, a in aims.items() if a.kind != "count" or a.unit in rows]
+    answers, columns, notes = _of_rows(paths, options, of_rows, interrupts, load)
+    counts = {q: a for q, a in aims.items() if a.kind == "count" and q not in answers}
+    if piped and len(counts) == len(aims) > 1:
         raise UsageError(
             "Standard input is read only once, and each of these questions needs a pass; ask one, "
             "or write the text to a file first."
         )
-    for question, each in counts.items() if not piped or len(counts) == len(asked) else ():
+    for question, each in counts.items() if not piped or len(counts) == len(aims) else ():
         here = _of_part(paths, options, {question: each})
         if (each.scope or each.since or each.until) and here is options:
             continue  # the text has no such part
@@ -172,24 +172,24 @@ def _answered(
         record = count(paths, here, each, interrupts)
         phrase = f'"{each.words}"' in question or not re.search(JOINED, each.words)
         if record is not None and (record["count"] or phrase or not each.unit):  # else two words
-            found[question] = record
+            answers[question] = record
             notes.append(_how(record))
-    for question in asked:
-        if question not in found and asks_of_rows(question) and columns:
-            named = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
+    for question in aims:
+        if question not in answers and asks_of_rows(question) and columns:
+            names = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if exact.asks_figure(question):  # which a model would invent
-                told = f"{NO_FIGURE} Columns: {named}.{LARGER * (load() is None)}"
-                found[question] = {"answer": told, "value": None, "citations": [], "warnings": []}
+                text = f"{NO_FIGURE} Columns: {names}.{LARGER * (load() is None)}"
+                answers[question] = {"answer": text, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
                 f'Warning: nothing in the table fits "{question}", so the model guesses. Columns: '
-                f"{named}."
+                f"{names}."
             )
-    return {q: found[q] for q in asked if q in found}, notes
+    return {q: answers[q] for q in aims if q in answers}, notes
 
 
 def count(
-    paths: Sequence[str], options: Options, asked: Asked, interrupts: Interrupts, **how: Any
+    paths: Sequence[str], options: Options, aim: Asked, interrupts: Interrupts, **how: Any
 ) -> dict[str, Any] | None:
     """Return the JSON object of a count, or None if the text has no such units. `how`: see
     `counted`.
@@ -198,13 +198,13 @@ def count(
     if not options.json:
         sources.undigested()
     with reading(interrupts):
-        record = counted(sources, asked, stop=interrupts, **how)
+        record = counted(sources, aim, stop=interrupts, **how)
     if record is None:
         return None
     for note in () if options.quiet else sources.notes:
         say(note)
-    if not options.quiet and not record["count"] and PATTERN.intersection(asked.words):
-        say(LITERAL.format(asked.words))
+    if not options.quiet and not record["count"] and PATTERN.intersection(aim.words):
+        say(LITERAL.format(aim.words))
     return _with_receipt(record, sources, options)
 
 
@@ -217,12 +217,12 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
     matches --until-answer; return the exit code, or None if the questions ask for more.
     """
     request = options.request
-    asked = route(request.questions[0])
-    more = asked.place or asked.scope or asked.since or asked.until or len(request.questions) > 1
-    if more or asked.kind != "count" or not asked.words or asked.unit not in ("", "line"):
+    aim = route(request.questions[0])
+    more = aim.place or aim.scope or aim.since or aim.until or len(request.questions) > 1
+    if more or aim.kind != "count" or not aim.words or aim.unit not in ("", "line"):
         return None
     check_files(options, paths)
-    told: dict[str, Any] = {"count": None}
+    last: dict[str, Any] = {"count": None}
     met = False
     with ExitStack() as stack:
         refuse_closed(options.output)
@@ -231,19 +231,19 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
         interrupts.gentle, interrupts.then = True, ""
 
         def so_far(record: dict[str, Any]) -> None:
-            nonlocal told, met
+            nonlocal last, met
             if request.every is not None:
                 request.every.due(record["bytes"])  # begins the next interval
-            if met or record["count"] == told["count"]:
+            if met or record["count"] == last["count"]:
                 return
             passage = record["citations"][-1] if record["citations"] else None
             news = {"time": strftime("%Y-%m-%d %H:%M:%S"), "passage": passage}
             head = {"command": "ask", "question": request.questions[0], "model": None}
-            told = _with_receipt({**head, **record, "news": news}, sources, options)
-            show(told, output, as_json=options.json, labels=[news_head(news)])
+            last = _with_receipt({**head, **record, "news": news}, sources, options)
+            show(last, output, as_json=options.json, labels=[news_head(news)])
             output.flush()
             # '0 lines contain "HALTED".' is no answer that has HALTED.
-            text = told["answer"] if told["count"] else re.sub('"[^"]*"', "", told["answer"])
+            text = last["answer"] if last["count"] else re.sub('"[^"]*"', "", last["answer"])
             met = re.search(options.until_answer or "(?!)", text) is not None
 
         by_time = request.every is not None and request.every.seconds is not None
@@ -252,12 +252,12 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
             due=request.due if by_time else lambda: True,
         )  # fmt: skip
         with reading(interrupts):
-            record = counted(sources, asked, so_far=so_far)
+            record = counted(sources, aim, so_far=so_far)
         if record is not None:
             so_far(record)
         for warning in () if met else sources.unread_warnings:
             say(f"Warning: {warning}")
-        for note in () if options.quiet else [*sources.notes, _how(told)]:
+        for note in () if options.quiet else [*sources.notes, _how(last)]:
             say(note)
     if (options.report or options.stats) and not options.quiet:
         say(NO_RUN)
@@ -268,34 +268,34 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
 
 
 def _of_rows(
-    paths: Sequence[str], options: Options, asked: Sequence[str], interrupts: Interrupts,
+    paths: Sequence[str], options: Options, questions: Sequence[str], interrupts: Interrupts,
     load: Callable[[], Callable[[], Model] | None],
 ) -> tuple[dict[str, dict[str, Any]], Sequence[str], list[str]]:  # fmt: skip
     """Return the answers to questions that the rows of a table answer, its columns, and notes.
 
     A text that is no table, and a table whose rows cannot be told apart, are left to the model.
     """
-    wanted = [question for question in asked if asks_of_rows(question, paths)]
+    of_rows = [question for question in questions if asks_of_rows(question, paths)]
     piped = list(paths) == ["-"]
-    if not wanted or not (piped or all(map(can_be_read_again, paths))):
+    if not of_rows or not (piped or all(map(can_be_read_again, paths))):
         return {}, (), []
-    loads, run, known = load(), options.request.run, None
+    loads, run, head = load(), options.request.run, None
     interrupts.reading = False  # a figure of a part of the rows would be wrong
     try:
         if piped:  # a pipe is read once, so its beginning must decide
             from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
 
             text = head_of_pipe(None, plain=options.request.plain)
-            known = exact.row_questions(text, asked, loads, run)
-            if len(known.queries) < len(asked) or not known.header:
-                return {}, () if known.queries else known.header or (), []
+            head = exact.row_questions(text, questions, loads, run)
+            if len(head.queries) < len(questions) or not head.header:
+                return {}, () if head.queries else head.header or (), []
         sources = open_sources(paths, options, interrupts)
-        table = exact.row_questions(sources, wanted, loads, run, known)
+        table = exact.row_questions(sources, of_rows, loads, run, head)
     except SourceError:
         return {}, (), []  # no table; or the reading by a model reports it
     except BudgetError as error:
         say(f"Warning: no query was computed. {error}")
-        return _of_rows(paths, options, asked, interrupts, lambda: None)
+        return _of_rows(paths, options, questions, interrupts, lambda: None)
     try:
         answers = table.answers()
     except SourceError as error:
@@ -312,29 +312,29 @@ def _of_rows(
     return answers, table.header or (), notes
 
 
-def _for_model(paths: Sequence[str], options: Options, asked: Mapping[str, Asked]) -> Options:
+def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Asked]) -> Options:
     """Return the options of a reading that answers these questions."""
-    if any(each.estimates or each.kind == "count" for each in asked.values()):
+    if any(each.estimates or each.kind == "count" for each in aims.values()):
         say(ESTIMATED)
     # The hints of one counted question were told before it was left to a model.
-    told = not options.each and [each.kind for each in asked.values()] == ["count"]
-    left = options.asking(questions=tuple(asked))
-    return _of_part(paths, left, asked, (lambda hint: None) if told else say)
+    silent = not options.each and [each.kind for each in aims.values()] == ["count"]
+    own = options.asking(questions=tuple(aims))
+    return _of_part(paths, own, aims, (lambda hint: None) if silent else say)
 
 
 def note_estimates(questions: Iterable[str]) -> None:
     """Say that a model answers what is counted only for `ask` with a text."""
-    asked = [*map(route, questions)]
-    if any(each.kind == "count" for each in asked):
+    aims = [*map(route, questions)]
+    if any(each.kind == "count" for each in aims):
         say(COUNTED_ELSEWHERE)
-    elif any(each.estimates for each in asked):
+    elif any(each.estimates for each in aims):
         say(ESTIMATED)
 
 
 def _of_part(
     paths: Sequence[str],
     options: Options,
-    asked: Mapping[str, Asked],
+    aims: Mapping[str, Asked],
     tell: Callable[[str], None] = say,
 ) -> Options:
     """Return options that read only the part that one question names, if the text has it.
@@ -346,12 +346,12 @@ def _of_part(
     request = options.request
     if request.only or request.since or request.until or not again:
         return options
-    if len(asked) > 1 or options.each:
-        if named := next((a.scope for a in asked.values() if a.scope and a.kind != "other"), ""):
-            several = "several questions" if len(asked) > 1 else "--each"
-            tell(f'All of the text is read for {several}; --only "{named}" reads a part.')
+    if len(aims) > 1 or options.each:
+        if part := next((a.scope for a in aims.values() if a.scope and a.kind != "other"), ""):
+            several = "several questions" if len(aims) > 1 else "--each"
+            tell(f'All of the text is read for {several}; --only "{part}" reads a part.')
         return options
-    [each] = asked.values()
+    [each] = aims.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
     read = partial(open_sources, paths, stop=lambda: False)
     timed = bool(times) and exact.has_times(read(options))
@@ -361,8 +361,8 @@ def _of_part(
     )
     if times and not sure:
         if not options.quiet and timed:
-            given = " ".join(f'--{name} "{time}"' for name, time in times.items())
-            tell(f"The question names a time, but other times are read, too; {given} reads a part.")
+            flags = " ".join(f'--{name} "{time}"' for name, time in times.items())
+            tell(f"The question names a time, but other times are read, too; {flags} reads a part.")
         if each.kind != "scope":
             return options
         times = {}
@@ -375,9 +375,9 @@ def _of_part(
     except (SourceError, UsageError) as error:
         if each.kind == "count" and exact.PART.search(each.scope):
             raise  # a model would guess the count
-        named = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
+        part = each.scope or " ".join(f"{name} {time}" for name, time in times.items())
         if each.kind != "other" and (exact.PART.search(each.scope) or timed):
-            tell(f"The question names {named}, but all of the text is read. {error}")
+            tell(f"The question names {part}, but all of the text is read. {error}")
         return options
     if each.kind == "other":
         tell(f'The question names {each.scope}, but all of the text is read; --only "{each.scope}" '
@@ -429,11 +429,11 @@ def _details(record: Mapping[str, Any], width: int) -> Iterator[str]:
         yield ""
         yield from wrapped(f"counted: {_forms(record, ' · ')}", width)
     names = ("first:  ", "last:   ") if "count" in record else ("",) * len(record["citations"])
-    shown = record["answer"]
-    for name, cited in zip(names, record["citations"], strict=False):
-        if cited["text"] not in shown:
-            yield f"{name} {cited['source']}{place_of(cited)}".lstrip()
-            text = _from_word(cited["text"], record.get("forms", {}), width - 4)
+    answer = record["answer"]
+    for name, citation in zip(names, record["citations"], strict=False):
+        if citation["text"] not in answer:
+            yield f"{name} {citation['source']}{place_of(citation)}".lstrip()
+            text = _from_word(citation["text"], record.get("forms", {}), width - 4)
             yield from (f"    {line}" for line in wrapped(text, width - 4, 2))
     if record.get("count", 0) > 1 and "spread" in record:
         parts = _columns(record["spread"], min(MAP, width - 9))

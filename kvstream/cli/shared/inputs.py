@@ -161,10 +161,10 @@ def open_sources(
 
     empty = list(paths) == ["-"] and not copies and _ended_empty()
     request = replace(request, interrupted=stop)
-    opened = sources_for(request, [source(path) for path in paths], due=due, tell=tell)
+    sources = sources_for(request, [source(path) for path in paths], due=due, tell=tell)
     if empty:
-        raise opened.nothing()
-    return opened
+        raise sources.nothing()
+    return sources
 
 
 def _ended_empty() -> bool:
@@ -174,13 +174,13 @@ def _ended_empty() -> bool:
         return False
     try:
         descriptor = sys.stdin.fileno()
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode):
-            return found.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
         if sys.platform == "win32":  # it cannot poll pipes
             return False
-        if stat.S_ISCHR(found.st_mode):
-            return found.st_rdev == os.stat(os.devnull).st_rdev
+        if stat.S_ISCHR(status.st_mode):
+            return status.st_rdev == os.stat(os.devnull).st_rdev
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         events = [event for _, event in waiting.poll(0)]

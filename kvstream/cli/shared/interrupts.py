@@ -63,14 +63,14 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        told, again = "Terminated", ""
+        word, again = "Terminated", ""
         if pressed := number == signal.SIGINT:
-            told, again = "Interrupted", " Press Ctrl-C again to stop."
+            word, again = "Interrupted", " Press Ctrl-C again to stop."
         if (pressed or self.gentle) and self.reading and not self.pressed:
             self.pressed = True
             if self.then:
                 what = f": {self.then}" if self.begun else " before a chunk was read"
-                self.tell(f"{told}{what}.{again}")
+                self.tell(f"{word}{what}.{again}")
             return
         code = [each.f_code for each, _ in walk_stack(frame)]
         if any(each.co_filename.startswith("<frozen importlib") for each in code):
@@ -78,7 +78,7 @@ class Interrupts:
             # torch, which aborts. Waiting for the end of the import can take long.
             if self.leave is not None:
                 with suppress(Exception):
-                    self.tell(f"{told}.")
+                    self.tell(f"{word}.")
                     self.leave()
                 os._exit(128 + number)
         elif not any(each.co_name == "__del__" or each.co_filename in WEAK for each in code):

@@ -204,33 +204,33 @@ class _Reports:
     _rows: int | None
     _width: int | None
     _tell: Callable[[str], None]
-    _told: int = 0
+    _lines: int = 0
     """Lines."""
-    _told_at: str = ""
+    _time: str = ""
     _model: Any = None
 
     def tell(self, *, last: bool = False, interrupted: bool = False) -> None:
         """Write a report if there are new lines. `interrupted`: the log has more lines."""
         log, lines = self._log, self._log.lines
-        if lines == self._told and (self._told or not last):
+        if lines == self._lines and (self._lines or not last):
             return
-        news = self._told > 0
+        news = self._lines > 0
         writes = self._options.model != POCKET
         paragraph, removed = self._paragraph(news=news) if writes else ("", [])
         if self._options.json:
-            made = {
+            record = {
                 **logs.record(log, self._rows or logs.ROWS, news=news),
-                "new_lines": lines - self._told, "interrupted": interrupted,
+                "new_lines": lines - self._lines, "interrupted": interrupted,
                 "warnings": self.warnings, "receipt": receipt(self._options, self._sources),
             }  # fmt: skip
             if writes:
-                made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
-            self._out.write(json_text(made) + "\n")
+                record |= {"paragraph": paragraph, "removed_from_paragraph": removed}
+            self._out.write(json_text(record) + "\n")
         else:
             above = ""
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
-                above = f"\n--- {now}: {counted(lines - self._told, 'new line')} ---\n"
+                above = f"\n--- {now}: {counted(lines - self._lines, 'new line')} ---\n"
             if writes:
                 above += f"{in_lines(paragraph or logs.NOTHING_LEFT)}\n\n"
             self._out.write(above + self._page(above.count("\n"), news=news))
@@ -241,7 +241,7 @@ class _Reports:
                 "line, or have numbers or names that are not in the rows of these lines."
             )
         log.mark()
-        self._told, self._told_at = lines, time.strftime("%H:%M:%S")
+        self._lines, self._time = lines, time.strftime("%H:%M:%S")
 
     @property
     def warnings(self) -> list[str]:
@@ -249,8 +249,8 @@ class _Reports:
         return [*self._sources.warnings, *self._sources.unread_warnings]
 
     def stopped(self) -> str:
-        if self._told and self._told == self._log.lines:
-            return f"Stopped following. No new lines since {self._told_at}."
+        if self._lines and self._lines == self._log.lines:
+            return f"Stopped following. No new lines since {self._time}."
         return f"Stopped following; the last {'report' if self._options.json else 'page'}:"
 
     def _page(self, above: int, *, news: bool) -> str:
@@ -286,13 +286,13 @@ def _plan(sources: Any, options: Options) -> str:
     total = sources.size_hint()
     if options.json:
         return json_text({"kind": "log", "dry_run": True, "bytes": total, "model": writes}) + "\n"
-    held = "of unknown size" if total is None else f"of about {size(total)}"
+    length = "of unknown size" if total is None else f"of about {size(total)}"
     files = len(sources.names)
-    told = f"{_shown_name(sources.names[0])}: a log {held}. No model reads it"
+    text = f"{_shown_name(sources.names[0])}: a log {length}. No model reads it"
     if files > 1:
-        told = f"{files:,} files: logs {held}. No model reads them"
+        text = f"{files:,} files: logs {length}. No model reads them"
     page = f", but {writes} reads the page" if writes else ""
-    return f"{told}{page}. For the plan of a reading by a model, add --as prose.\n"
+    return f"{text}{page}. For the plan of a reading by a model, add --as prose.\n"
 
 
 def in_order(names: Sequence[str], *, plain: bool) -> list[int]:
@@ -325,12 +325,12 @@ def _first_time(parser: logs.LineParser, name: str, *, plain: bool) -> float | N
 
 
 def _head(source: str | source_objects.Source, *, plain: bool) -> str:
-    held = ""
+    head = ""
     for block in source_objects.open_sources(source, plain=plain):
-        held += block.text
-        if len(held) >= HEAD:
+        head += block.text
+        if len(head) >= HEAD:
             break
-    return held[:HEAD]
+    return head[:HEAD]
 
 
 def head_of_pipe(path: Path | None, *, plain: bool) -> str:
@@ -356,19 +356,19 @@ def head_of_pipe(path: Path | None, *, plain: bool) -> str:
 
 def log_page(log: logs.LogSummary, rows: int) -> str:
     """Return the page of a log as HTML."""
-    told = logs.record(log, rows)
+    record = logs.record(log, rows)
     names = [name for name, _ in log.sources]
     about = names[0] if len(names) == 1 else f"{len(names):,} logs"
     facts = [
-        ("Lines", number(told["lines"]), ""),
-        ("Templates", number(told["templates"]), "lines of one shape"),
-        *((level.capitalize(), number(count), "lines") for level, count in told["levels"].items()),
+        ("Lines", number(record["lines"]), ""),
+        ("Templates", number(record["templates"]), "lines of one shape"),
+        *((level.capitalize(), number(n), "lines") for level, n in record["levels"].items()),
     ]
     return rendered(
         f"Summary of {_shown_name(about)}",
         facts=facts,
-        timelines=_timelines(log, told),
-        tables=_tables(log, told),
+        timelines=_timelines(log, record),
+        tables=_tables(log, record),
         settings=[("rows", str(rows))],
     )
 
@@ -410,18 +410,18 @@ class _Axis:
         return "line 1", f"line {self.high:,.0f}"
 
 
-def _timelines(log: logs.LogSummary, told: dict[str, Any]) -> list[Timeline]:
+def _timelines(log: logs.LogSummary, record: dict[str, Any]) -> list[Timeline]:
     """Return the number of lines of each finding along the axis of time, or else of lines."""
     axis = _Axis.of(log)
     shapes = {log.where(shape.first_line): shape for shape in log.shapes}
     key = "time" if axis.by_time else "line"
-    found: dict[str, list[TimelineRow]] = {}
+    sections: dict[str, list[TimelineRow]] = {}
     # For a log within one second, the buckets are of time but the axis is of lines.
     bucketed = axis.by_time or log.by_line
     if bucketed:
-        every = f"{told['lines']:,}"
-        found["all lines"] = [("all lines", every, axis.bars(log.total.buckets))]
-    for finding in told["findings"]:
+        every = f"{record['lines']:,}"
+        sections["all lines"] = [("all lines", every, axis.bars(log.total.buckets))]
+    for finding in record["findings"]:
         place = finding["first"]["source"] or "", finding["first"]["line"]
         shape = shapes.get(place) if finding["templates"] == 1 else None
         begin, end = finding["first"][key], finding["last"][key]
@@ -434,24 +434,24 @@ def _timelines(log: logs.LogSummary, told: dict[str, Any]) -> list[Timeline]:
         else:
             continue
         words = f"{finding['count']:,} {finding['level'] or ''}".strip()
-        found.setdefault(finding["section"], []).append((finding["template"], words, bars))
+        sections.setdefault(finding["section"], []).append((finding["template"], words, bars))
     ends = axis.ends(logs.Clock(log))
-    return [Timeline(title.capitalize(), ends, rows) for title, rows in found.items()]
+    return [Timeline(title.capitalize(), ends, rows) for title, rows in sections.items()]
 
 
-def _tables(log: logs.LogSummary, told: dict[str, Any]) -> list[Table]:
+def _tables(log: logs.LogSummary, record: dict[str, Any]) -> list[Table]:
     when = logs.Clock(log)
 
-    def written(place: dict[str, Any]) -> str:
+    def time_of(place: dict[str, Any]) -> str:
         moment = place["time"]
         return "" if moment is None else when(moment, place["line"], full=True)
 
     rows = []
-    for each in told["findings"]:
+    for each in record["findings"]:
         first, last = each["first"], each["last"]
         place = f"{first['source'] or ''}:{first['line']}".lstrip(":")
         example, notes = each["example"] or each["template"], "; ".join(each["notes"])
-        times = written(first), written(last)
+        times = time_of(first), time_of(last)
         rows.append([number(each["count"]), each["level"] or "", *times, place, example, notes])
     columns = ["lines", "level", "first", "last", "first line", "example", "notes"]
     return [Table("Findings", columns, rows, [True, *[False] * 6])] if rows else []

@@ -184,12 +184,12 @@ def refuse_clashes(
     """Raise UsageError if an output would destroy another one or an input, by option. Stdout always
     is an output, because a shell may append it to a source.
     """
-    named = [(option, path) for option, path in outputs.items() if path and path != Path("-")]
+    files = [(option, path) for option, path in outputs.items() if path and path != Path("-")]
     read = [(option, path) for option, path in inputs.items() if path and os.path.isfile(path)]
     texts = [("a source", Path(source if source != "-" else STDIN)) for source in sources]
-    named.append(("standard output", STDOUT))
-    for number, (option, path) in enumerate(named):
-        for other, place in named[number + 1 :] + read + texts:
+    files.append(("standard output", STDOUT))
+    for number, (option, path) in enumerate(files):
+        for other, place in files[number + 1 :] + read + texts:
             if writing.same(path, place):
                 raise UsageError(
                     f"{option} {path} and {other} {place} are the same file, and one would "

@@ -65,17 +65,17 @@ def ask_folder(folder: Path, options: Options) -> int:
         memories = open_model(options, reporter, fixed=True).memories(folder)
         writer = running.answer_writer(stack, output, options)
         for number, question in enumerate(questions):
-            found = memories.answers(question, **options.answers)
+            answers = memories.answers(question, **options.answers)
             for problem in memories.problems:
                 reporter.show(Notice(problem))
-            best = found[0][1]
+            best = answers[0][1]
             for event in (AnswerStarted(question, number), Answered(best.result)):
                 code = running.show(event, writer, reporter) or code
             if not options.quiet:
-                ranked = len(files) - len(memories.problems)
-                told = f"Ranked {ranked:,} memories; asked the first {len(found)}:"
-                reporter.tell("Asked 1 memory:" if ranked == 1 else told)
-                for each, answer in sorted(found, key=lambda row: -row[0].score):
+                count = len(files) - len(memories.problems)
+                message = f"Ranked {count:,} memories; asked the first {len(answers)}:"
+                reporter.tell("Asked 1 memory:" if count == 1 else message)
+                for each, answer in sorted(answers, key=lambda row: -row[0].score):
                     mark = ">" if answer is best else " "
                     reporter.tell(f"{mark} {in_line(each.path.name)}: {answer.text}")
     return code
@@ -117,22 +117,22 @@ def tell_of_loading(reporter: Teller, memory: Memory, *files: MemoryFile) -> Non
             reporter.show(Notice(warning))
 
 
-def _of_models(made: str, answering: str | None, path: Path, options: Options) -> Options:
+def _of_models(maker: str, answering: str | None, path: Path, options: Options) -> Options:
     """Return the options with the models of a memory. Raises UsageError for another `--skim`."""
     skim = options.skim
     if skim == api.AUTO:  # the model that made the memory can also answer alone
-        alone = answering is None or (options.model_given and options.model == made)
-        skim = NONE if alone else made
-    elif skim != NONE and (answering is None or skim != made):
-        by = f"{made} for {answering}" if answering else f"{made} alone"
+        alone = answering is None or (options.model_given and options.model == maker)
+        skim = NONE if alone else maker
+    elif skim != NONE and (answering is None or skim != maker):
+        by = f"{maker} for {answering}" if answering else f"{maker} alone"
         raise UsageError(f"{path} was read by {by}; leave --skim {skim} out.")
     options = replace(options, skim=skim)
     if not options.model_given and skim != NONE and answering is not None:
         options = options.with_model(answering)
-    return settled(of_maker(made, options), alone=True)
+    return settled(of_maker(maker, options), alone=True)
 
 
-def of_maker(made: str, options: Options) -> Options:
+def of_maker(maker: str, options: Options) -> Options:
     """Return the options with the model that made a memory, if it is here and no other was named.
 
     With --trust-remote-code, only use kvstream's own models: a file must not choose code to run.
@@ -140,24 +140,24 @@ def of_maker(made: str, options: Options) -> Options:
     from kvstream.api.models import is_here
 
     trusting = options.loading.trust_remote_code
-    own = made == POCKET or made in reader.NAMES  # loading a reader explains how to fetch it
-    if options.model_given or not (own or (not trusting and is_here(made))):
+    own = maker == POCKET or maker in reader.NAMES  # loading a reader explains how to fetch it
+    if options.model_given or not (own or (not trusting and is_here(maker))):
         return options
-    return options.with_model(made)
+    return options.with_model(maker)
 
 
 def _refuse_changes(file: MemoryFile, options: Options) -> None:
     learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
     request = replace(options.request, questions=(), command="remember")
-    given = api.options_of(api.settled(request, learned=learned))
+    values = api.options_of(api.settled(request, learned=learned))
 
     for name, then in file.options.items():
-        now = given[name]
+        now = values[name]
         by_preset = typed("preset") and name in ("set", "schedule", "chunk", "start")
         if (typed(name) or by_preset) and then != now:
             option = "--preset" if by_preset else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{file.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
+                f"{file.path} was made with {option} {_text(then)}, and {_text(now)} was given; "
                 f"leave {option} out, or read the sources again."
             )
 
@@ -175,7 +175,7 @@ def _refuse_fixed(files: Sequence[Path]) -> None:
         )
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k}={v}" for k, v in value.items()) or "(nothing)"
     return "(nothing)" if value is None else str(value)

@@ -31,8 +31,8 @@ def rendered(title: str, **parts: Any) -> str:
     """Return a page as HTML, with the command line; `parts` are the other fields of `Page`."""
     from kvstream.reporters.html.render import render
 
-    made = f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}"
-    return render(Page(title, command_line(), made, **parts))
+    version = f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}"
+    return render(Page(title, command_line(), version, **parts))
 
 
 def command_line() -> str:
@@ -78,13 +78,13 @@ def of(reporter: Teller) -> Report | None:
 
 def _settings(options: Options) -> dict[str, object]:
     """Return the given settings that the events do not have."""
-    given: dict[str, object] = {
+    values: dict[str, object] = {
         name.replace("_", "-"): options.value(name)
         for name in TABLE
         if name in options.request.choices and name not in SHOWN_ELSEWHERE
     }
     for method, settings in options.settings.items():
-        given |= {f"{method}.{name}": value for name, value in settings.items()}
+        values |= {f"{method}.{name}": value for name, value in settings.items()}
     for name in ("device", "dtype", "attn", "quantize", "revision", "threads"):
-        given[name] = getattr(options.loading, name)
-    return {name: value for name, value in given.items() if value not in (None, "auto")}
+        values[name] = getattr(options.loading, name)
+    return {name: value for name, value in values.items() if value not in (None, "auto")}

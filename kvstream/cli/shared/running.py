@@ -127,9 +127,9 @@ def read(paths: Sequence[str], options: Options) -> int:
         model = open_model(options, reporter)
         request = replace(request, interrupted=interrupts)
         if options.dry_run:
-            started = model.planned(sources, request)
+            plan = model.planned(sources, request)
             reporter.close()
-            show_plan(started, options, output)
+            show_plan(plan, options, output)
             return 0
         tell_pages(reporter, pages)
         events = answer_events(model.events(sources, request), interrupts, on_the_way=on_the_way)
@@ -248,11 +248,11 @@ def reading(interrupts: Interrupts) -> Iterator[None]:
         raise
 
 
-def kept_line(kept: Mapping[str, Any]) -> str:
+def kept_line(row: Mapping[str, Any]) -> str:
     """Describe what is kept for the answering model."""
     return (
-        f"Kept for {kept['model']}: {counted(kept['passages'], 'passage')}, {kept['bytes']:,} of "
-        f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
+        f"Kept for {row['model']}: {counted(row['passages'], 'passage')}, {row['bytes']:,} of "
+        f"{row['room_bytes']:,} bytes · {row['dropped_bytes']:,} bytes dropped, which cannot be "
         "read again."
     )
 
@@ -268,13 +268,13 @@ def reading_line(memory: Memory) -> str:
 
 def origin(options: Options) -> dict[str, Any]:
     """Return the command line and the options that the user set anywhere, for a receipt."""
-    found = {
+    values = {
         row.key: jsonable(options.value(name))
         for name, row in ROWS.items()
         if name in options.request.choices
     }
     line = reports.command_line()
-    return {"kvstream": __version__, "command_line": line, "options": found}
+    return {"kvstream": __version__, "command_line": line, "options": values}
 
 
 def receipt(options: Options, sources: Any) -> dict[str, Any]:
@@ -327,26 +327,26 @@ def can_be_live() -> bool:
     )
 
 
-def show_plan(started: Started, options: Options, output: Sink) -> None:
+def show_plan(plan: Started, options: Options, output: Sink) -> None:
     """Write what --dry-run prints for a run."""
-    unused = [started.unused] if started.unused else []
+    unused = [plan.unused] if plan.unused else []
     if options.json:
-        record = {"dry_run": True, **started.to_json(), "warnings": unused}
+        record = {"dry_run": True, **plan.to_json(), "warnings": unused}
         output.write(json_text(record) + "\n")
         return
-    lines = [plain.plan_line(started), _parts_line(started)]
-    if (answering := started.answering) is not None:
+    lines = [plain.plan_line(plan), _parts_line(plan)]
+    if (answering := plan.answering) is not None:
         lines += [plain.answering_line(answering), _parts_line(answering)]
     output.write("".join(f"{line}\n" for line in [*lines, *unused]))
     output.flush()
 
 
-def _parts_line(started: Started) -> str:
+def _parts_line(plan: Started) -> str:
     """Describe what of the budget is not for the text, and what a token takes."""
-    fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
+    fixed = f", states {plan.fixed_bytes:,}" if plan.fixed_bytes else ""
     return (
-        f"prompt {entries(started.prompt_tokens)}, question and answer "
-        f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
+        f"prompt {entries(plan.prompt_tokens)}, question and answer "
+        f"{plan.reserved_tokens:,}; a token takes {plan.entry_bytes:,.0f} bytes in all heads"
         f"{fixed}"
     )
 

@@ -30,7 +30,7 @@ class Watch:
     def __init__(self, until: str | None, seconds: float | None = None) -> None:
         """`seconds` between two answers, if the user chose them."""
         self._until, self._seconds = until, seconds
-        self._said: dict[str, str] = {}
+        self._answers: dict[str, str] = {}
         self._sentences: set[str] = set()
         """All sentences of summaries so far."""
         self._read: dict[str, int] = {}
@@ -43,14 +43,14 @@ class Watch:
 
     def news(self, events: Iterator[Event]) -> Iterator[Event]:
         """Yield the events of the reading, and those of answers that say something new."""
-        started: AnswerStarted | None = None
+        start: AnswerStarted | None = None
         began = 0.0
         for event in events:
             if isinstance(event, AnswerStarted):
                 began = time.monotonic()
                 # What memory holds is shown as it is before the answer.
-                held = event.kept() if event.kept else None
-                started = replace(event, kept=partial(copy, held))
+                entries = event.kept() if event.kept else None
+                start = replace(event, kept=partial(copy, entries))
             elif isinstance(event, Answered):
                 took = time.monotonic() - began
                 if self._seconds is not None and took > self._seconds:
@@ -58,14 +58,14 @@ class Watch:
                     self._seconds = None  # said once
                 result = self._compared(event.result)
                 self.is_news = result is not None
-                if result is not None and started is not None:
-                    yield from (started, Answered(result))
+                if result is not None and start is not None:
+                    yield from (start, Answered(result))
                     if self._matches(result) and not self.met:
                         yield Notice(DOUBTED, note=True)
-                started = None
+                start = None
                 if self.met:
                     return
-            elif started is None:
+            elif start is None:
                 yield event
 
     def _compared(self, result: Result) -> Result | None:
@@ -78,8 +78,8 @@ class Watch:
             self._sentences.update(map(_plain, lines))
             text, same = "\n".join(lines), not lines
         else:
-            same = self._said.get(result.question) == _plain(text)
-            self._said[result.question] = _plain(text)
+            same = self._answers.get(result.question) == _plain(text)
+            self._answers[result.question] = _plain(text)
         passage = self._passage(result)
         sources = (result.receipt or {}).get("input", {}).get("sources", [])
         self._read = {each["name"]: each["bytes"] for each in sources}
@@ -95,9 +95,9 @@ class Watch:
 
     def _passage(self, result: Result) -> Mapping[str, Any] | None:
         """Return the heaviest passage of the text since the last answer, else the heaviest."""
-        for cited in result.citations:
-            if cited["byte_end"] > self._read.get(str(cited["source"]), 0):
-                return cited
+        for citation in result.citations:
+            if citation["byte_end"] > self._read.get(str(citation["source"]), 0):
+                return citation
         return next(iter(result.citations), None)
 
 

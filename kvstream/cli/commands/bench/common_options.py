@@ -147,8 +147,8 @@ def text_option(use: str) -> Callable[[Any], Any]:
 
 def whole_option(what: str) -> Callable[[Any], Any]:
     """Return the option to also measure a full KV cache."""
-    told = f"Also {what} in a full KV cache, up to the trained length."
-    return compared_option("--whole", is_flag=True, help=told)
+    text = f"Also {what} in a full KV cache, up to the trained length."
+    return compared_option("--whole", is_flag=True, help=text)
 
 
 def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
@@ -158,8 +158,8 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
     base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
     preset = values.pop("preset") is not None
     if preset:  # None: use the preset of each method
-        given = given_options()
-        values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
+        names = given_options()
+        values |= {k: None for k in ("schedule", "chunk", "start") if k not in names}
     axes = ("schedule", "chunk", "keep", "chunk_size", "start")
     return cases(
         base, methods=values.pop("method"), budgets=values.pop("budget") or (None,),
@@ -191,13 +191,13 @@ def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     names = open_sources(list(paths), plain=True).names if paths else []
     if not heldout or not names:
         return names
-    kept = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]
-    if not kept:
+    texts = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]
+    if not texts:
         raise UsageError(
             f"None of the {len(names)} texts was held out from pocket's training; leave "
             "--heldout out."
         )
-    return kept
+    return texts
 
 
 def model_settings(values: dict[str, Any]) -> ModelSettings:

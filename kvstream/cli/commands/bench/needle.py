@@ -67,7 +67,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import NEAR, WHOLE
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     paths = [*values["text"], *values["more"]]
     if values["words"] and paths:
         raise UsageError("--words makes the text, and --text names one; give one of them.")
@@ -86,9 +86,9 @@ def command(**values: Any) -> int:
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     every = needle.trials(session, filler, plan, cases)
-    found, complete = result_output.measured(every, total, records, values, needle.so_far)
-    rows = needle.rows(found)
-    pooled = needle.pooled(found)
+    results, complete = result_output.measured(every, total, records, values, needle.so_far)
+    rows = needle.rows(results)
+    pooled = needle.pooled(results)
     result_output.tell(
         page, f"Needles: {plan.kind}", settings, rows, partial(_tables, pooled),
         partial(_plots, pooled), as_json=values["json"],

@@ -40,7 +40,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation import perplexity
     from kvstream.evaluation.records import Records
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     paths = common.text_files(values["files"], heldout=values["heldout"])
     settings = common.model_settings(values)
     cases = common.cases_of(values)
@@ -48,8 +48,8 @@ def command(**values: Any) -> int:
     session = common.open_session(settings, verbose=values["verbose"])
     every = perplexity.trials(session, paths, cases, values["limit"])
     total = len(paths) * len(cases)
-    found, complete = result_output.measured(every, total, records, values, perplexity.so_far)
-    rows = perplexity.rows(found)
+    results, complete = result_output.measured(every, total, records, values, perplexity.so_far)
+    rows = perplexity.rows(results)
     result_output.tell(page, "Perplexity", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 

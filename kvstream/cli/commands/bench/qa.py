@@ -71,7 +71,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     require("rouge_score", "bench", "ROUGE")
     common.no_stdin(values["data"])
     if values["text"] and not values["within"]:
@@ -98,8 +98,8 @@ def command(**values: Any) -> int:
         qa.check_within(session, items, within)
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"])
-    found, complete = result_output.measured(every, total, records, values, qa.so_far)
-    rows = qa.rows(found, by=values["by_attribute"])
+    results, complete = result_output.measured(every, total, records, values, qa.so_far)
+    rows = qa.rows(results, by=values["by_attribute"])
     result_output.tell(
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]
     )

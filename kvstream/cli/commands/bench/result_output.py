@@ -57,16 +57,16 @@ def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], 
 class _Plain:
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
-        self.began = self.told = time.monotonic()
+        self.began = self.latest = time.monotonic()
 
     def __call__(self, text: str) -> None:
         self.done += 1
         now = time.monotonic()
-        if now - self.told < PLAIN_SECONDS and self.done < self.total:
+        if now - self.latest < PLAIN_SECONDS and self.done < self.total:
             return
-        self.told = now
-        left = (now - self.began) / self.done * (self.total - self.done)
-        say(f"{self.done:,} of {self.total:,}, about {left:,.0f} s left: {text}")
+        self.latest = now
+        rest = (now - self.began) / self.done * (self.total - self.done)
+        say(f"{self.done:,} of {self.total:,}, about {rest:,.0f} s left: {text}")
 
 
 def measured(
@@ -80,14 +80,14 @@ def measured(
     """
     from kvstream.evaluation.records import measure
 
-    found: list[Row] = []
+    results: list[Row] = []
     complete = True
     with progress(values["progress"], total, quiet=values["quiet"]) as advance:
         try:
             with printing_to_stderr():
                 for record in measure(trials, records):
-                    found.append(record)
-                    done = [each for each in found if "error" not in each]
+                    results.append(record)
+                    done = [each for each in results if "error" not in each]
                     left_out = "error" in record
                     advance(f"{record['method']}: left out" if left_out else so_far(done))
         except KeyboardInterrupt:
@@ -95,15 +95,15 @@ def measured(
             complete = False
     if records.reuses and not values["quiet"]:
         say(f"{records.reuses:,} trials were taken from {values['save']}.")
-    if complete and len(records.refusals) == len(found) > 0:
+    if complete and len(records.refusals) == len(results) > 0:
         raise records.refusals[0]
-    messages = [record["error"] for record in found if "error" in record]
+    messages = [record["error"] for record in results if "error" in record]
     different = list(dict.fromkeys(messages))
     for message in different if len(different) <= TOLD else ():
         say(f"Left out: {message}")
     if len(different) > TOLD:
         say(f"Left out {len(messages)} trials, the first for this reason: {different[0]}")
-    return found, complete
+    return results, complete
 
 
 def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
@@ -121,18 +121,18 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
 
     width = None if sys.stdout.isatty() else 160
     console = Stdout(file=sys.stdout, width=width, highlight=False)
-    for index, shown in enumerate(tables()):
+    for index, item in enumerate(tables()):
         if index:
             console.print()
-        if isinstance(shown, RichTable):
+        if isinstance(item, RichTable):
             # A table that is still too wide goes beyond the edge: rich would cut its figures off.
-            wide = max(console.width, report.fit(shown, console.width))
-            Stdout(file=sys.stdout, width=wide, highlight=False).print(shown)
+            wide = max(console.width, report.fit(item, console.width))
+            Stdout(file=sys.stdout, width=wide, highlight=False).print(item)
         else:
-            console.print(shown)
+            console.print(item)
 
 
-def opened(values: dict[str, Any]) -> PageFile | None:
+def open_page(values: dict[str, Any]) -> PageFile | None:
     """Open the file of ``--report``, if given. Raises UsageError if a file has two uses."""
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"]}
@@ -165,15 +165,15 @@ def tell(
         show(rows, lambda: tables(rows), as_json=as_json)
     if file is None or not rows:
         return
-    shown, drawn = list(tables(rows)), list(plots(rows))
+    items, charts = list(tables(rows)), list(plots(rows))
     methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
     page = rendered(
         title,
-        tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
-        charts=[plot for plot in drawn if isinstance(plot, Chart)],
-        bars=[plot for plot in drawn if isinstance(plot, Bars)],
+        tables=[as_table(each) for each in items if isinstance(each, RichTable)],
+        charts=[plot for plot in charts if isinstance(plot, Chart)],
+        bars=[plot for plot in charts if isinstance(plot, Bars)],
         settings=[("model", settings.model), ("compared", ", ".join(methods))],
-        warnings=[each for each in shown if isinstance(each, str)],
+        warnings=[each for each in items if isinstance(each, str)],
     )
     file.write_page(page)
 
@@ -211,13 +211,13 @@ def lines(
 ) -> list[Chart]:
     """Return a chart with a line per label; none with fewer than two places on the axis."""
     places = sorted({x[1](row) for row in rows})
-    found: dict[str, dict[float, float | None]] = {}
+    points: dict[str, dict[float, float | None]] = {}
     for row in rows:
-        found.setdefault(label(row), {})[x[1](row)] = y[1](row)
+        points.setdefault(label(row), {})[x[1](row)] = y[1](row)
     if len(places) < 2:
         return []
-    drawn = [(name, [known.get(place) for place in places]) for name, known in found.items()]
-    return [Chart(title, x[0], y[0], places, drawn, log=log)]
+    curves = [(name, [values.get(place) for place in places]) for name, values in points.items()]
+    return [Chart(title, x[0], y[0], places, curves, log=log)]
 
 
 def bars(
@@ -227,5 +227,5 @@ def bars(
     value: Callable[[Row], tuple[float, float | None, float | None] | None],
 ) -> list[Bars]:
     """Return a bar for each row with a value: (value, low, high) as shares from 0 to 1."""
-    found = [(label(row), known) for row in rows if (known := value(row)) is not None]
-    return [Bars(title, [(name, *known) for name, known in found])] if found else []
+    items = [(label(row), shares) for row in rows if (shares := value(row)) is not None]
+    return [Bars(title, [(name, *shares) for name, shares in items])] if items else []

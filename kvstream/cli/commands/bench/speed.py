@@ -58,8 +58,8 @@ def command(**values: Any) -> int:
     return compare(values)
 
 
-def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open_session) -> int:
-    """Measure and print; `opened` opens the session of the model settings."""
+def compare(values: dict[str, Any], opener: Callable[..., Session] = common.open_session) -> int:
+    """Measure and print; `opener` opens the session of the model settings."""
     if values["save"] is not None:
         raise click.UsageError(
             "--save keeps answers; bench speed measures times in each run. Leave it out."
@@ -70,13 +70,13 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
     from kvstream.evaluation.speed import systems, timing
     from kvstream.evaluation.speed.measure import Bench
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     common.no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
     settings = common.model_settings(values)
     cases = common.cases_of(values)
-    session = opened(settings, verbose=values["verbose"])
+    session = opener(settings, verbose=values["verbose"])
     every = systems.systems(session, cases, against)
     total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
     rows: list[Any] = []
@@ -85,8 +85,8 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
         flops = timing.measured_flops(model.device, model.layers[0].dtype)
         limits = values["limit"], values["give_up"]
         bench = Bench(session, every, values["runs"], *limits, flops, advance)
-        settled = session.settle(Request((systems.QUESTION,), cases[0].run))
-        question = settled.prompt.tail(systems.QUESTION)
+        plan = session.settle(Request((systems.QUESTION,), cases[0].run))
+        question = plan.prompt.tail(systems.QUESTION)
         filler = Filler.of(values["text"])
         complete = True
         try:
@@ -94,10 +94,10 @@ def compare(values: dict[str, Any], opened: Callable[..., Session] = common.open
                 rng = random.Random(f"{values['seed']} {tokens}")
                 ids = session.tokenizer.encode(filler.cut(session.tokenizer, tokens, rng))[:tokens]
                 task = systems.Task(session, ids, question, answer, bench.repeat_s)
-                found = bench.measure(task)
-                rows += found
+                part = bench.measure(task)
+                rows += part
                 if values["json"]:
-                    result_output.show(found, list, as_json=True)
+                    result_output.show(part, list, as_json=True)
         except KeyboardInterrupt:
             if not rows:
                 raise
@@ -150,14 +150,14 @@ def _tables(rows: list[Any], flops: float) -> Any:
     ]
     yield report.table("Reading", [(n, p) for n, p in columns if not n or any(map(p, rows))], rows)
     names = {"to_transformers": "to a plain cache"}
-    shown = dict.fromkeys(k.removeprefix("ratio_") for r in ours for k in r if "ratio_to" in k[:8])
-    if shown:
+    ratios = dict.fromkeys(k.removeprefix("ratio_") for r in ours for k in r if "ratio_to" in k[:8])
+    if ratios:
         yield report.table(
             "Ratio of time (cpu)",
             [
                 ("", lambda r: _name(r, ours)),
                 ("tokens", lambda r: report.count(r["tokens"])),
-                *((names.get(name, name.replace("_", " ")), _ratio(name)) for name in shown),
+                *((names.get(name, name.replace("_", " ")), _ratio(name)) for name in ratios),
             ],
             ours,
         )
