@@ -273,9 +273,9 @@ class TestAddresses:
 
     def test_another_version_of_ray(self) -> None:
         """The error of Ray becomes a message that says what to do."""
-        from kvstream.collection.cluster import _refused
+        from kvstream.collection.cluster import _refusal
 
-        told = _refused(
+        told = _refusal(
             "host:6379",
             RuntimeError(
                 "Version mismatch: The cluster was started with:\n    Ray: 2.48.0\n    Python: "
