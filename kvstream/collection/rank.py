@@ -96,11 +96,11 @@ def _counts(seen: Glance, forms: Mapping[str, str]) -> tuple[list[float], int]:
     """Return the count of each of the words (with spelling in the question), and of all."""
     tally = Counter(words("\n".join((seen.text, *seen.names))))
     counts = []
-    for word, spelled in forms.items():
+    for word, spelling in forms.items():
         count = float(tally[word])
         if not count and seen.words is not None:
             has = seen.words.has_number if word.isdigit() else seen.words.has_word
-            count = FORGOTTEN if has(word) or has(spelled) else 0.0
+            count = FORGOTTEN if has(word) or has(spelling) else 0.0
         counts.append(count)
     return counts, tally.total()
 

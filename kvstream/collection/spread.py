@@ -21,7 +21,7 @@ from kvstream.collection import serial
 from kvstream.collection.cluster import Need, connected, gpus_of, is_lost, room
 from kvstream.collection.document_list import Document
 from kvstream.collection.job import Job, Task
-from kvstream.collection.worker import Placed, Refusal, Send, Worker, Workers
+from kvstream.collection.worker import Place, Refusal, Send, Worker, Workers
 from kvstream.errors import KvstreamError
 from kvstream.events import CollectionStarted, DocumentFailed, DocumentStarted, Notice, Outcome
 from kvstream.version import __version__
@@ -61,7 +61,7 @@ class _Seat:
     """A worker and its current task."""
 
     actor: Any
-    placed: Placed | None = None
+    place: Place | None = None
     ready: bool = False
     """Whether the model is loaded."""
     task: Task | None = None
@@ -164,7 +164,7 @@ class Spread:
             for reference in done:
                 if outcome := self._handle(reference, self.pending.pop(reference)):
                     yield outcome
-            if any(seat.placed for seat in self.seats):
+            if any(seat.place for seat in self.seats):
                 alone_since = time.monotonic()
             elif time.monotonic() - alone_since > PATIENCE:
                 raise KvstreamError(
@@ -176,9 +176,9 @@ class Spread:
     def _give(self, seat: _Seat, task: Task, data: bytes | None = None) -> None:
         seat.task = task
         self.pending[seat.actor.read.remote(task, data)] = seat
-        if data is None and seat.placed is not None:
+        if data is None and seat.place is not None:
             name, size = task.document.name, task.document.bytes
-            self.tell(DocumentStarted(name, size, seat.placed.machine, seat.placed.process))
+            self.tell(DocumentStarted(name, size, seat.place.machine, seat.place.process))
 
     def _handle(self, reference: Any, seat: _Seat) -> Outcome | None:
         """Return the outcome of a call, or None. Raises KvstreamError for errors of all workers."""
@@ -188,14 +188,14 @@ class Spread:
             return self._dead(seat, str(error).strip().splitlines()[-1])
         except self.ray.exceptions.RayError as error:
             return self._dead(seat, " ".join(str(error).split()))
-        if isinstance(value, Placed):
+        if isinstance(value, Place):
             self._check(value)
-            seat.placed = value
+            seat.place = value
             self.pending[seat.actor.load.remote()] = seat
             return None
         if isinstance(value, Refusal):
-            assert seat.placed is not None
-            failure = KvstreamError(f"On {seat.placed.machine}: {value.reason}")
+            assert seat.place is not None
+            failure = KvstreamError(f"On {seat.place.machine}: {value.reason}")
             failure.exit_code = value.exit_code
             raise failure
         if seat.task is None:  # the model is loaded
@@ -237,21 +237,21 @@ class Spread:
         )
 
     def _lost(self, seat: _Seat) -> bool:
-        return seat.placed is not None and is_lost(self.ray, seat.placed.node)
+        return seat.place is not None and is_lost(self.ray, seat.place.node)
 
     def _end(self, seat: _Seat) -> None:
         with suppress(Exception):  # the worker or the cluster may be gone
             self.ray.kill(seat.actor)
 
-    def _check(self, placed: Placed) -> None:
-        if placed.version != __version__:
+    def _check(self, place: Place) -> None:
+        if place.version != __version__:
             raise KvstreamError(
-                f"{placed.machine} has kvstream {placed.version}, and this machine {__version__}: "
+                f"{place.machine} has kvstream {place.version}, and this machine {__version__}: "
                 "install the same version on all machines."
             )
-        if not placed.sees_results:
+        if not place.sees_results:
             raise KvstreamError(
-                f"{placed.machine} does not see the folder {self.job.into}; choose one with -o "
+                f"{place.machine} does not see the folder {self.job.into}; choose one with -o "
                 "that all machines share."
             )
 

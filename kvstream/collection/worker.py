@@ -54,7 +54,7 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Placed:
+class Place:
     """The place where a worker runs."""
 
     machine: str
@@ -85,11 +85,11 @@ class Worker:
         self.job, self.open_reader = job, open_reader
         self.reader: DocumentReader | None = None
 
-    def place(self, marker: str | None) -> Placed:
+    def place(self, marker: str | None) -> Place:
         """Return where this worker runs; `marker`: a file that the driver wrote to the results."""
         import ray
 
-        return Placed(
+        return Place(
             platform.node(),
             os.getpid(),
             ray.get_runtime_context().get_node_id(),

@@ -32,7 +32,7 @@ SHOWN = 200
 """Maximum number of characters of an answer in the table."""
 
 
-class Ranked(NamedTuple):
+class Row(NamedTuple):
     """A row of the table; rows with lower values are worse."""
 
     support: float
@@ -67,7 +67,7 @@ class Tally:
     steps: dict[str, events.DocumentStep] = field(default_factory=dict)
     """The last step of each document that this process reads."""
     failures: list[DocumentFailed] = field(default_factory=list)
-    best: list[Ranked] = field(default_factory=list)
+    best: list[Row] = field(default_factory=list)
     """A heap of at most `RANKED` rows."""
     began: float | None = None
     code: int = 0
@@ -149,7 +149,7 @@ class Tally:
         answer = " / ".join(str(r.get("answer", "")) for r in event.records)
         answer = " ".join(answer.split())[:SHOWN]
         warned = any(r.get("warnings") for r in event.records)
-        heapq.heappush(self.best, Ranked(event.support, -self.done, event.name, answer, warned))
+        heapq.heappush(self.best, Row(event.support, -self.done, event.name, answer, warned))
         if len(self.best) > RANKED:
             heapq.heappop(self.best)
 

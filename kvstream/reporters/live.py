@@ -300,15 +300,15 @@ class PanelView:
 
     def _bar(self, parts: list[tuple[int, str, str]], total: int) -> Text:
         """Return a bar with each part in its character and style; the rest is shown as free."""
-        bar, used, drawn = Text(), 0, 0
+        bar, used, begin = Text(), 0, 0
         for amount, character, style in parts:
             used += amount
             end = min(self.width, round(self.width * used / total))
-            if amount and end == drawn and drawn < self.width:
+            if amount and end == begin and begin < self.width:
                 end += 1
-            bar.append(character * (end - drawn), style=style)
-            drawn = end
-        bar.append("░" * (self.width - drawn), style="dim")
+            bar.append(character * (end - begin), style=style)
+            begin = end
+        bar.append("░" * (self.width - begin), style="dim")
         return bar
 
     def _legend(self, started: Started, step: StepDone) -> Text:

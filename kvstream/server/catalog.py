@@ -131,7 +131,7 @@ class Catalog:
         if not self._made(state):
             raise _unknown(
                 name,
-                f"its file was made by {_makers(state, named)}, and this server uses one model, "
+                f"its file was made by {_makers(state, label)}, and this server uses one model, "
                 f"{self._model.name}",
             )
         self._bound.check(self._size(state))
@@ -147,7 +147,7 @@ class Catalog:
                 size = self._bytes(own["budget"], own["method"], own["set"])
             except KvstreamError as error:
                 raise unusable(for_clients(str(error), self.folder)) from error
-            answering = None if file.answering is None else named(file.answering)
+            answering = None if file.answering is None else label(file.answering)
             entry = Entry(path, signature, file.digest, size, file.tokens, answering)
             self._entries[path.name] = entry
         return entry
@@ -174,7 +174,7 @@ class Catalog:
         return self._sizes[key]
 
 
-def named(name: str) -> str:
+def label(name: str) -> str:
     """Return the name of a model in a file for a client: only the last part of a path."""
     path = PurePath(name)
     return _short(path.name if path.is_absolute() else name)

@@ -16,7 +16,7 @@ from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import Answered, AnswerToken, Event, Result
 from kvstream.memory.saving import check_model
 from kvstream.server.bound import Entry
-from kvstream.server.catalog import named
+from kvstream.server.catalog import label
 from kvstream.server.client_errors import ApiError, for_clients, shut_down, timed_out, unusable
 from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.conversation_cache import ConversationCache
@@ -177,7 +177,7 @@ class Answering:
             if file is not None and not self._made(file):  # the message names command-line options
                 message = (
                     f"The memory {entry.path.stem!r} cannot be used here: it was made by "
-                    f"{named(file.model['name'])} with other weights than those of this server."
+                    f"{label(file.model['name'])} with other weights than those of this server."
                 )
             raise unusable(message) from error
         memory.file = None  # its warning contains the path; see `_warnings`

@@ -47,7 +47,7 @@ def command(files: tuple[Path, ...], json: bool) -> int:
     """
     if not files:
         raise click.UsageError("No memory file: name one, or a folder of memory files.")
-    damaged, count = 0, 0
+    code, count = 0, 0
     for path in _files(files):
         try:
             if isinstance(path, SourceError):
@@ -56,7 +56,7 @@ def command(files: tuple[Path, ...], json: bool) -> int:
             record = inspect(path).record() if named or is_own(path) else parts(str(path))
         except SourceError as error:
             say(f"Error: {error}")
-            damaged = SourceError.exit_code
+            code = SourceError.exit_code
             continue
         if json:
             click.echo(f.json_line(record, sys.stdout), nl=False)
@@ -69,7 +69,7 @@ def command(files: tuple[Path, ...], json: bool) -> int:
             click.echo(line)
         for warning in record["warnings"] if "parts" in record else ():
             say(f"Warning: {warning}")
-    return damaged
+    return code
 
 
 def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:

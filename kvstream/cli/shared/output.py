@@ -62,7 +62,7 @@ class OutputFile:
         """File to replace at the end; None if the path itself is written."""
         self.temporary: Path | None = None
         self.wrote = False
-        self.failed: KvstreamError | None = None
+        self.error: KvstreamError | None = None
         """The error of a file that is written in place."""
         self.stdout = sys.stdout
         self.named = False
@@ -107,7 +107,7 @@ class OutputFile:
 
     def write(self, text: str) -> int:
         """Write and flush at once, to notice a full disk here and not at the end."""
-        if self.failed is not None:
+        if self.error is not None:
             return len(text)
         try:
             if self.in_place and self.target is not None and not self.wrote:
@@ -117,7 +117,7 @@ class OutputFile:
         except OSError as error:
             self.wrote = False  # the file is incomplete
             if self.in_place:
-                self.failed = self.failure(error)
+                self.error = self.failure(error)
                 return len(text)
             if self.rescued:
                 self._rescue(self.temporary, text)
@@ -142,8 +142,8 @@ class OutputFile:
         """Give the file its name if anything was written, else remove it. Raises KvstreamError."""
         with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
-        if self.failed is not None and sys.exception() is None:
-            raise self.failed
+        if self.error is not None and sys.exception() is None:
+            raise self.error
         if self.temporary is None or self.target is None:
             return
         temporary, self.temporary = self.temporary, None
