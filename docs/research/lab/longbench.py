@@ -44,7 +44,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.sweep import WHOLE
     from kvstream_lab.suites import longbench
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     common.no_stdin(values["data"])
     settings = common.model_settings(values)
     asked = longbench.load(values["data"], values["prompts"])

@@ -65,7 +65,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab.retention import trials
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     paths = common.text_files(values["files"], heldout=values["heldout"])
     settings = common.model_settings(values)
     cases = common.cases_of(values)

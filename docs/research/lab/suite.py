@@ -65,7 +65,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     name, data = values["name"], values["data"]
     _refuse(name, values)
     tasks = chosen(name, values["tasks"], data)

@@ -50,7 +50,7 @@ def command(**values: Any) -> int:
     from kvstream.evaluation.records import Records
     from kvstream_lab import summary
 
-    page = result_output.opened(values)
+    page = result_output.open_page(values)
     require("rouge_score", "bench", "ROUGE")
     common.no_stdin(values["data"])
     if values["extract"] is False and typed("passages"):
