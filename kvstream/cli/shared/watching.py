@@ -49,8 +49,8 @@ class Watch:
             if isinstance(event, AnswerStarted):
                 began = time.monotonic()
                 # What memory holds is shown as it is before the answer.
-                entries = event.kept() if event.kept else None
-                start = replace(event, kept=partial(copy, entries))
+                snapshot = event.kept() if event.kept else None
+                start = replace(event, kept=partial(copy, snapshot))
             elif isinstance(event, Answered):
                 took = time.monotonic() - began
                 if self._seconds is not None and took > self._seconds:
