@@ -6,6 +6,7 @@ parser grows with the square of the depth. So all open tags are closed from time
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Mapping
 
@@ -18,6 +19,8 @@ from kvstream.input.table_rows import Cell, count_of
 
 DEEPEST = 1000
 """Maximum open tags at the end of a block. If there are more, all are closed."""
+LONGEST_HELD = 1 << 20
+"""Maximum characters of a CDATA section that are held until it ends."""
 LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
 _DROPPED = frozenset([
@@ -51,6 +54,10 @@ _INDENTED = re.compile(r"(?:\A|(?<=\n))[ \t]+")
 _INDENTED_LATER = re.compile(r"(?<=\n)[ \t]+")
 """The space at the beginning of a line, not of the first one."""
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
+_XML = re.compile(r"\A\ufeff?\s*<\?xml|<html[^>]*\sxmlns=", re.IGNORECASE)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+"""Text that the parser drops, because it is none in HTML that is no XML."""
+_OPEN = re.compile(r"<!\[CDATA\[.*\Z|<!?(?:\[C?D?A?T?A?)?\Z", re.DOTALL)
 
 
 def html_parts(
@@ -65,7 +72,7 @@ def html_parts(
     `decoded`.
     """
     target = _Page(heading)
-    parser, held = _parser(target), ""
+    parser, held, begun, of_xml = _parser(target), "", False, False
     for text in decoded(read, undecoded or Undecoded(), charset):
         # The last block is not yielded yet: it may have only the end of the text.
         yield target.lines.take()
@@ -73,9 +80,15 @@ def html_parts(
             yield None
             continue
         text, held = held + text, ""
+        begun, of_xml = begun or bool(text), of_xml or (not begun and _XML.search(text) is not None)
+        if of_xml:
+            closed, end, rest = text.rpartition("]]>")
+            text = _CDATA.sub(lambda found: html.escape(found[1]), closed + end) + rest
+            if (open := _OPEN.search(text)) and len(open[0]) < LONGEST_HELD:
+                text, held = text[: open.start()], open[0]
         close = len(target.open) > DEEPEST
         if close and (tag := text.rfind("<")) > 0:  # do not split a tag
-            text, held = text[:tag], text[tag:]
+            text, held = text[:tag], text[tag:] + held
         parser.feed(_parsable(text))
         if close:
             parser.close()
@@ -257,7 +270,7 @@ class _Page:
         """Return nothing: `lines` gives the text while it is parsed."""
 
     def _name(self, level: int) -> None:
-        words = " ".join("".join(self._heading or ()).split()).removesuffix("¶")
+        words = " ".join("".join(self._heading or ()).split()).removesuffix("¶").rstrip()
         if self._heading is not None and not words and self._alt:
             words = self._alt[:LONGEST_HEADING]
             self.lines.add(words)

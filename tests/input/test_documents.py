@@ -70,6 +70,18 @@ def test_pages_as_wide_or_deep_as_they_like(tmp_path: Path, page: bytes) -> None
     assert time.perf_counter() - began < SECONDS
 
 
+@pytest.mark.parametrize("size", [9, 15_900, 15_910, 40_000])
+def test_text_of_cdata_sections_is_read(tmp_path: Path, size: int) -> None:
+    page = f"<pre><![CDATA[{'x' * size} a < b ]] <p>c]]></pre><p>It <![CDATA[rained.]]></p>"
+    told = f"{'x' * size} a < b ]] <p>c\n\nIt rained.\n"
+    head = '<html xmlns="http://www.w3.org/1999/xhtml">'
+    assert text_of(opened(tmp_path, "a.epub", epub([f"{head}{page}".encode()]))) == told
+    assert text_of(opened(tmp_path, "a.xhtml", f"<?xml version='1.0'?>{page}".encode())) == told
+    began = time.perf_counter()
+    text_of(opened(tmp_path, "a.html", b"<?xml version='1.0'?>x" + b"<![CDATA[" * 30_000))
+    assert time.perf_counter() - began < SECONDS
+
+
 def test_a_chapter_of_open_tags(tmp_path: Path) -> None:
     began = time.perf_counter()
     book = epub([b"<p>It rained.</p>" + b"<b>" * (2 * MEGABYTE // 3)])
