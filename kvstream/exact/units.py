@@ -10,10 +10,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from itertools import chain, groupby, islice, pairwise
 from pathlib import PurePath
 
+from kvstream.errors import SourceError
 from kvstream.exact.counting import Place, Tally
 from kvstream.exact.outline import Part, of_kind, outline
 from kvstream.exact.routing import HEADINGS, OF_LOG
@@ -69,12 +71,22 @@ def count_units(
         begins = {part.begin for part in headings(outline(sources.again()), unit)}
         _count(lines, lambda line, _: line.byte in begins, words, tally)
         return tally if begins else None
+    begins_of = _samples(sources)
     for source, own in groupby(lines, key=lambda line: line.block.source):
+        first = next((some for each, some in begins_of if each == source), ())
         own_tally = deepcopy(tally) if unit in (*OF_LOG, "word") else tally  # they may fail late
-        known = _count_source(own, sources.names[source], unit, words, own_tally)
+        known = _count_source(own, first, sources.names[source], unit, words, own_tally)
         tally = own_tally if known else tally
         tally.sources[known] += 1
     return tally if tally.sources[True] else None
+
+
+def _samples(sources: SourceSet) -> Iterator[tuple[int, Sequence[Line]]]:
+    """Yield how each source begins, if only a part is read, which may be too short to show it."""
+    with suppress(SourceError):  # a pipe
+        whole = sources.opening()() if sources.scope is not None else ()
+        for source, own in groupby(lines_of(without_names(whole)), lambda line: line.block.source):
+            yield source, [*islice(own, SAMPLE)]
 
 
 def headings(parts: Sequence[Part], unit: str) -> list[Part]:
@@ -89,11 +101,14 @@ def headings(parts: Sequence[Part], unit: str) -> list[Part]:
 
 
 def _count_source(
-    lines: Iterator[Line], name: str, unit: str, words: Words | None, tally: Tally
-) -> bool:
-    """Count the units of one source; return whether it has such units."""
-    first = [*islice(lines, SAMPLE)]
-    every = chain(first, lines)
+    lines: Iterator[Line], sample: Sequence[Line], name: str, unit: str, words: Words | None,
+    tally: Tally,
+) -> bool:  # fmt: skip
+    """Count the units of one source; return whether it has such units. `sample`: lines that show
+    its structure, if these are not the first ones.
+    """
+    some = [*islice(lines, SAMPLE)]
+    first, every = sample or some, chain(some, lines)
     if unit in ("function", "class"):
         return _count_code(every, name, unit, words, tally)
     if unit == "word":

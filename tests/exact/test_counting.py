@@ -22,6 +22,7 @@ from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import Tally, count_words
+from kvstream.exact.scopes import restrict
 from kvstream.exact.units import count_units
 from kvstream.exact.words import OTHER, TWINS, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
@@ -331,6 +332,21 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
         )
         assert record is not None
         assert (record["count"], record["warnings"]) == (count, told)
+
+
+def test_the_structure_of_a_part_is_that_of_the_whole(tmp_path: Path) -> None:
+    log, chat = tmp_path / "a.log", tmp_path / "chat.txt"
+    log.write_text("".join(f"2026-05-01 10:00:{n:02} ERROR x\n" for n in range(9)))
+    names = ("Greta", "Ben", "Ben") * 9
+    chat.write_text("".join(f"1.5.24, 10:15 - {n}: a\n" + "b\n" * (n != "Ben") * 2 for n in names))
+    for path, unit, only, count in (
+        (log, "error", "line 7", 1),
+        (chat, "message", "messages from Greta", 9),
+        (chat, "message", "message 4", 1),
+    ):
+        record = counted(restrict(open_sources([str(path)]), only), Asked("count", "", unit))
+        assert record is not None
+        assert record["count"] == count
 
 
 def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
