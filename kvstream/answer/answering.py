@@ -104,7 +104,7 @@ def answer(
     sight = None
     if extract:
         text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
-        yield AnswerToken(text, memory.reader.cache.held)
+        yield AnswerToken(text, memory.reader.cache.size)
         basis = replace(NOTHING, cited=tuple(cited))
     else:
         text, told, repetition, stops = "", "", Repetition(), StopStrings(stop)
@@ -113,7 +113,7 @@ def answer(
                 memory, tail, repetition, stops, may_compress=last, final=last and not stays
             ):
                 text += piece
-                yield AnswerToken("" if strict else piece, memory.reader.cache.held)
+                yield AnswerToken("" if strict else piece, memory.reader.cache.size)
             said, written = repetition.tokens, len(repetition.tokens)
             stopped, kept = memory.reader.stopped, repetition.kept
             if stops.kept is not None:
@@ -151,7 +151,7 @@ def answer(
         support = _support(memory, result, basis)
         result = judged(_with_versions(memory, result), support, withhold=strict)
     if strict and not extract:
-        yield AnswerToken(result.answer, memory.reader.cache.held)
+        yield AnswerToken(result.answer, memory.reader.cache.size)
     yield Answered(result)
     return basis
 
@@ -168,7 +168,7 @@ def question_tail(
 ) -> list[int]:
     """Return ids of the newest `earlier` turns that fit, and the question. Raises BudgetError."""
     sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
-    room = sizes.budget - memory.reader.cache.held
+    room = sizes.budget - memory.reader.cache.size
     longest = min(memory.run.max_tokens, sizes.answer)
     for first in range(len(earlier)):
         tail = prompt.tail(question, earlier[first:], brief=brief)
@@ -206,7 +206,7 @@ def narrowed(memory: Memory, question: str) -> Iterator[dict[str, Any] | None]:
         return
     order = np.argsort(-scores, kind="stable")
     sources = [memory.trace.names[i] for i in best]
-    held = cache.held
+    held = cache.size
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
         counts = {"entries": entries, "held": held, "prompt": memory.reader.sizes.prompt}
         yield {"sources": sources, **counts}

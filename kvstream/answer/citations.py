@@ -51,7 +51,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     The weight of a token is the sum over layers and heads of its squared mean attention, so a head
     that looks at one place outweighs many heads that spread their attention.
     """
-    room = reader.sizes.budget - reader.cache.held - len(question)
+    room = reader.sizes.budget - reader.cache.size - len(question)
     said = list(answer[: room + 1])
     if not said or room < 0:
         return None

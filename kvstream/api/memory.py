@@ -321,7 +321,7 @@ class Memory:
     @property
     def entries(self) -> int:
         """Entries of the fullest head; fewer after an answer that evicted entries."""
-        return self._engine.reader.cache.held
+        return self._engine.reader.cache.size
 
     @property
     def lost(self) -> bool:

@@ -103,12 +103,12 @@ class Evictor:
                     share = (protected + candidates - new) / max(1, protected + candidates)
                     ratios.append(torch.full((len(group),), share, device=group[0].origin.device))
                     continue
-                chosen = self.select(step, keep)
+                selection = self.select(step, keep)
                 self._write_back(group, step, None)
-                old = (chosen < candidates - new).float().sum(2).mean(1)
+                old = (selection < candidates - new).float().sum(2).mean(1)
                 share = (protected + old) / max(1, protected + keep)
-                ratios.append(share.where(_in_order(chosen, candidates), torch.nan))
-                for store, indices in zip(group, chosen, strict=True):
+                ratios.append(share.where(_in_order(selection, candidates), torch.nan))
+                for store, indices in zip(group, selection, strict=True):
                     self._fold(store, part, indices)
                     store.keep(first, indices.to(store.origin.device))
             # One transfer for all layers: reading a value waits for all queued work of the GPU.
@@ -137,8 +137,8 @@ class Evictor:
             "evicted entries of this memory. Read the sources again, or ask for a shorter answer."
         )
 
-    def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
-        """Fold evicted entries into compressive memory: all of `part` except `chosen` [K, m]."""
+    def _fold(self, store: LayerStore, part: slice, indices: Tensor) -> None:
+        """Fold evicted entries into compressive memory: all of `part` except `indices` [K, m]."""
         if self.compressive_memory is None:
             return
         step = self.view([store], part, 0, None)
@@ -148,7 +148,7 @@ class Evictor:
             return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
 
         step.as_read = as_read
-        self.compressive_memory.fold(step, chosen[None])
+        self.compressive_memory.fold(step, indices[None])
         self._write_back([store], step, None)
         self.cache.compressive_memory = self.compressive_memory
 
@@ -262,15 +262,15 @@ class Evictor:
         ends = dict(zip(self.cache.stores, memory_end, strict=True))
         for store in self.layers:
             memory, answer = ends[store] - self.first_candidate, store.used - ends[store] - question
-            if store.held - level > max(0, memory - NEWEST, answer - NEWEST):
+            if store.size - level > max(0, memory - NEWEST, answer - NEWEST):
                 return False
         with self.cache.momentary.metered():
             self.cache.settle()
-            kept = self._to_keep(ends, level)
+            stay = self._to_keep(ends, level)
             with self.cache.moving():
                 for store in self.cache.stores:
-                    if store.held > level:
-                        ends[store] = self._shrink(store, ends[store], question, level, kept)
+                    if store.size > level:
+                        ends[store] = self._shrink(store, ends[store], question, level, stay)
         memory_end[:] = ends.values()
         return True
 
@@ -280,40 +280,40 @@ class Evictor:
         Layers that hold no more than `level`, or whose memory has too little to evict, are left
         out.
         """
-        first, kept = self.first_candidate, {}
+        first, stay = self.first_candidate, {}
         parts = [([s], slice(first, ends[s])) for s in self.layers if ends[s] > first]
         for (store,), part, step in self.views(parts, 0, None):
-            excess, candidates = store.held - level, part.stop - first
+            excess, candidates = store.size - level, part.stop - first
             if 0 < excess <= candidates - NEWEST:
-                kept[store] = self.select(step, candidates - excess)[0]
+                stay[store] = self.select(step, candidates - excess)[0]
                 self._write_back([store], step, None)
-        return kept
+        return stay
 
     def _shrink(
-        self, store: LayerStore, end: int, question: int, level: int, kept: dict[LayerStore, Tensor]
+        self, store: LayerStore, end: int, question: int, level: int, stay: dict[LayerStore, Tensor]
     ) -> int:
         """Reduce a layer to `level` entries, and return where memory ends then.
 
-        The `kept` entries of memory stay. If there are none, the oldest tokens of the answer leave.
+        The entries of memory in `stay` remain. Without any, the oldest tokens of the answer leave.
         """
         first, device, heads = self.first_candidate, store.origin.device, store.spec.heads
-        excess = store.held - level
+        excess = store.size - level
         if store.spec.window is not None:
             store.keep(0, torch.arange(excess, store.used, device=device).expand(heads, -1))
             return max(0, end - excess)
         tail = torch.arange(end - first, store.used - first, device=device)
-        if store in kept:
-            chosen = kept[store]
-            self._fold(store, slice(first, end), chosen)
+        if store in stay:
+            indices = stay[store]
+            self._fold(store, slice(first, end), indices)
             end -= excess
         else:
             answer = end + question
-            chosen = torch.arange(end - first, device=device).expand(heads, -1)
+            indices = torch.arange(end - first, device=device).expand(heads, -1)
             tail = torch.cat((tail[:question], tail[question + excess :]))
             if self.compressive_memory is not None:
                 store.set_head_state_aside()
-            self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-        store.keep(first, torch.cat((chosen.to(device), tail.expand(heads, -1)), dim=-1))
+            self._fold(store, slice(answer, answer + excess), indices[:, :0])
+        store.keep(first, torch.cat((indices.to(device), tail.expand(heads, -1)), dim=-1))
         return end
 
     def forget_answer(self) -> None:
@@ -326,10 +326,10 @@ class Evictor:
             self.resume_compressive_memory()
 
 
-def _in_order(chosen: Tensor, candidates: int) -> Tensor:
-    """Return for each layer whether all rows of `chosen` [G, K, m] are candidates, sorted and
+def _in_order(indices: Tensor, candidates: int) -> Tensor:
+    """Return for each layer whether all rows of `indices` [G, K, m] are candidates, sorted and
     distinct: bool [G]."""
-    bounded = F.pad(F.pad(chosen, (1, 0), value=-1), (0, 1), value=candidates)
+    bounded = F.pad(F.pad(indices, (1, 0), value=-1), (0, 1), value=candidates)
     return (bounded.diff(dim=-1) > 0).flatten(1).all(1)
 
 

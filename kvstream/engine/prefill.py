@@ -96,9 +96,9 @@ class Prefill:
 
     def plan(self, n: int, *, last: bool) -> StepPlan:
         """Return the plan for a chunk of `n` tokens, and advance the schedule."""
-        held = self.schedule.held
+        sizes = self.schedule.held
         targets = self._targets(n, last)
-        evicts = any(t < h + n for t, h in zip(targets, held, strict=True))
+        evicts = any(t < h + n for t, h in zip(targets, sizes, strict=True))
         catalyst = self.catalyst if evicts else []
         measured = evicts or not last or self.extract
         request = self.request(n, bool(catalyst)) if measured else None
@@ -180,18 +180,18 @@ class Prefill:
 
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
         """Return how many source entries each compressible layer holds after this chunk."""
-        held, evictor = self.schedule.held, self.evictor
+        old, evictor = self.schedule.held, self.evictor
         sizes = self.schedule.memory(n, evictor.ratios, last=last)
-        whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
+        whole = all(s >= h + n for s, h in zip(sizes, old, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may move entries between layers, but not beyond the schedule or what is present.
         limit, least = max(sizes), evictor.sinks or 0  # the sinks are present already
-        sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
+        sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, old, strict=True))
         if whole:
             targets = sizes
         else:
-            kept = [self.method.target(s, h + n) for s, h in zip(sizes, held, strict=True)]
-            targets = tuple(max(t, min(s, least)) for t, s in zip(kept, sizes, strict=True))
+            goals = [self.method.target(s, h + n) for s, h in zip(sizes, old, strict=True)]
+            targets = tuple(max(t, min(s, least)) for t, s in zip(goals, sizes, strict=True))
         self.schedule.held = targets
         return targets
 
@@ -227,8 +227,8 @@ def schedule_for(
     most = run.keep or min(final, free - max(64, free // 8))
     start: int | None = None  # the default of the schedule, m_max / n
     if run.start != PAPER:
-        wanted = run.start or max(method.sinks + NEWEST, most // START_SHARE)
-        start = min(int(wanted), most)
+        size = run.start or max(method.sinks + NEWEST, most // START_SHARE)
+        start = min(int(size), most)
     return Schedule(
         name=run.schedule,
         chunk=run.chunk,

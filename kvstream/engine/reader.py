@@ -169,7 +169,7 @@ class Reader:
         plan = self.prefill.plan(n, last=last)
         hidden = self.prefill.forward(chunk, plan)
         loss = self.prefill.measure(hidden, chunk, plan, always=self.report_loss)
-        in_flight = self.cache.held + len(plan.catalyst)
+        in_flight = self.cache.size + len(plan.catalyst)
         self.steps += 1
         selecting = self._now()
         self.evictor.absorb_chunk(n, loss)
@@ -231,7 +231,7 @@ class Reader:
         self.stopped = "interrupted"
         may_compress = may_compress and self.method.evicts
         # Scores have to include the answer's attention only if the answer may fill the budget.
-        longest = cache.held + len(question) + max_tokens - 1
+        longest = cache.size + len(question) + max_tokens - 1
         follows = may_compress and self.prefill.evidence.accumulated_attention
         accumulates = follows and longest > cache.capacity
         if accumulates:
@@ -249,7 +249,7 @@ class Reader:
                     if count + 1 == max_tokens:
                         self.stopped = "length"
                         return
-                    if cache.held == cache.capacity and not (
+                    if cache.size == cache.capacity and not (
                         may_compress and evictor.evict_while_decoding(ends, len(question))
                     ):
                         self.stopped = "budget"
@@ -260,7 +260,7 @@ class Reader:
             for store in self.compressible:
                 store.restore_state()
             # An answer may have evicted entries of memory.
-            self.schedule.held = tuple(s.held - len(self.head) for s in self.compressible)
+            self.schedule.held = tuple(s.size - len(self.head) for s in self.compressible)
 
     def _next_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [V] of the next token. Raises ModelError if one is NaN.
@@ -283,7 +283,7 @@ class Reader:
         Accumulated attention is measured, and absorbed, if the method `accumulates` it.
         """
         n, evidence = len(ids), self.prefill.evidence
-        full = self.cache.held + n == self.cache.capacity
+        full = self.cache.size + n == self.cache.capacity
         request = AttentionRequest(
             (1,) if full else (), accumulates, n, evidence.decay, evidence.reduce
         )
@@ -319,8 +319,8 @@ class Reader:
         places = torch.empty(len(order), dtype=torch.long)
         places[list(order)] = torch.arange(len(order))
         inner = torch.tensor(list(begins[1:]), dtype=torch.int32)
-        seen = {s: _seen(s, prompt, inner, places, best, least) for s in evictor.layers}
-        with cache.in_sight(prompt, seen):
+        visible = {s: _visible(s, prompt, inner, places, best, least) for s in evictor.layers}
+        with cache.in_sight(prompt, visible):
             yield max(store.used for store in evictor.layers)
 
     # Memory
@@ -342,9 +342,9 @@ class Reader:
         """
         if self._last_retained is not None:
             return self._last_retained
-        found = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.stores]
+        origins = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.stores]
         # One transfer for all layers: reporters ask after every chunk, and each transfer waits.
-        every = torch.cat([t.to(found[0].device) for t in found]).unique().cpu().long()
+        every = torch.cat([t.to(origins[0].device) for t in origins]).unique().cpu().long()
         return every[every != PROMPT]
 
     def ordinals(self) -> dict[int, list[list[int]]]:
@@ -374,17 +374,17 @@ class Reader:
         keep, get the mean weight of the others. Raises BudgetError if the catalysts do not fit.
         """
         evictor, cache, catalyst = self.evictor, self.cache, self.prefill.catalyst
-        if cache.held + len(catalyst) > cache.capacity:
+        if cache.size + len(catalyst) > cache.capacity:
             raise BudgetError(
-                f"Ranking takes {len(catalyst)} entries, but memory holds {cache.held} and left no "
+                f"Ranking takes {len(catalyst)} entries, but memory holds {cache.size} and left no "
                 f"room for it under its budget of {cache.capacity}."
             )
         if catalyst:
             self.prefill.measure_catalysts()
         # Sinks are protected from the first eviction on. Before it they are candidates like others.
         first = evictor.prompt if evictor.sinks is None else evictor.first_candidate
-        chosen = []
-        drawn = evictor.generator.get_state()
+        ordinals = []
+        state = evictor.generator.get_state()
         groups = evictor.groups({s: s.used for s in evictor.layers})
         parts = [(group, slice(first, group[0].used)) for group in groups]
         for _, part, step in evictor.views(parts, 0, None):
@@ -392,9 +392,9 @@ class Reader:
             size = max(min(candidates, LEAST), int(share * candidates))
             if evictor.method.evicts and size < candidates:
                 origin = origin.gather(-1, evictor.select(step, size).to(origin.device))
-            chosen.append(origin.flatten().cpu())
-        evictor.generator.set_state(drawn)  # ranking changes nothing
-        return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
+            ordinals.append(origin.flatten().cpu())
+        evictor.generator.set_state(state)  # ranking changes nothing
+        return _weighed(torch.cat(ordinals), sum(s.spec.heads for s in evictor.layers))
 
     # Saving and resuming
 
@@ -446,7 +446,7 @@ class Reader:
         self.steps = numbers["steps"]
 
 
-def _seen(
+def _visible(
     store: LayerStore, prompt: int, begins: Tensor, places: Tensor, best: int, least: int
 ) -> Tensor:
     """Return which entries of a layer after the prompt are visible [K, m], in order; m >= `least`.
@@ -463,13 +463,13 @@ def _seen(
 
 def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:
     """Raise ValueError if the numbers, each of which can be one, cannot be those of a run."""
-    held, ratios = prefill.schedule.held, numbers["ratios"]
-    if any(h > numbers["seen"] for h in held):
+    sizes, ratios = prefill.schedule.held, numbers["ratios"]
+    if any(h > numbers["seen"] for h in sizes):
         raise ValueError(f"its layers hold more than the {numbers['seen']} tokens it has seen")
-    if (numbers["sinks"] or 0) > min(prefill.method.sinks, *held):
+    if (numbers["sinks"] or 0) > min(prefill.method.sinks, *sizes):
         raise ValueError(f"{numbers['sinks']} sinks cannot be among what its layers hold")
-    if ratios is not None and len(ratios) != len(held):
-        raise ValueError(f"it has {len(ratios)} ratios, and {len(held)} layers are compressed")
+    if ratios is not None and len(ratios) != len(sizes):
+        raise ValueError(f"it has {len(ratios)} ratios, and {len(sizes)} layers are compressed")
     if numbers["seen"] and not numbers["begun"]:
         raise ValueError("it cannot have seen the text before the prompt")
 

@@ -155,11 +155,11 @@ class Schedule:
 
         The caller may read fewer after the first step, or at the end of the source.
         """
-        held = max(self.held)
+        most = max(self.held)
         if self._fresh:
-            return (self.free if self.whole else self._first) - held
-        size = self._fixed or max(self.smallest, self._attention - held)
-        return min(size, self.free - held)  # less than `size` only if a full memory reads on
+            return (self.free if self.whole else self._first) - most
+        size = self._fixed or max(self.smallest, self._attention - most)
+        return min(size, self.free - most)  # less than `size` only if a full memory reads on
 
     def memory(
         self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
@@ -226,16 +226,16 @@ class Schedule:
         else:
             self._left = self._steps_left()
 
-    def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
+    def take_over(self, sizes: tuple[int, ...], seen: int, done: int) -> None:
         """Start at the end of a source of `seen` tokens that other readings read in `done` steps.
 
         `reopen` continues from there. Raises BudgetError if a layer holds too many entries.
         """
-        if max(held) > self.free:
-            raise BudgetError(f"{max(held)} entries do not fit the {self.free} that are free.")
-        self.held, self.seen, self.done = held, seen, done
+        if max(sizes) > self.free:
+            raise BudgetError(f"{max(sizes)} entries do not fit the {self.free} that are free.")
+        self.held, self.seen, self.done = sizes, seen, done
         self.length, self._left, self._position = seen, 0, 1.0
-        self._fresh = min(held) == seen
+        self._fresh = min(sizes) == seen
 
     # Saving and resuming.
 
@@ -250,7 +250,7 @@ class Schedule:
         """
         if set(state) != set(_STATE):
             raise ValueError("the schedule has other fields than a schedule")
-        held = held_in(state["held"], self.layers, self.free)
+        sizes = sizes_in(state["held"], self.layers, self.free)
         ranges: dict[str, tuple[float, float]] = {
             **dict.fromkeys(("smallest", "_average", "_fixed", "_first"), (1, self.free)),
             **dict.fromkeys(("m_max", "_limit", "_m_0"), (0, min(self.free, self.final))),
@@ -269,9 +269,9 @@ class Schedule:
             raise ValueError(f"the schedule's _fresh cannot be {state['_fresh']!r}")
         for name in _STATE:
             setattr(self, name, state[name])
-        self.held = held
+        self.held = sizes
         if self.chunk() < 0:
-            raise ValueError(f"{max(held)} entries are more than its first chunk")
+            raise ValueError(f"{max(sizes)} entries are more than its first chunk")
 
     # Solving.
 
@@ -301,13 +301,13 @@ class Schedule:
             )
 
     def _no_memory(self, chunk_size: int | None) -> BudgetError:
-        asked = f"smallest chunk of {self.smallest:,}"
+        size = f"smallest chunk of {self.smallest:,}"
         remedy = "raise the budget"
         if chunk_size is not None:
-            asked = f"chunk size of {chunk_size:,}"
+            size = f"chunk size of {chunk_size:,}"
             remedy = f"use one below {self.free:,}, or {remedy}"
         return BudgetError(
-            f"{self.free:,} entries are free for memory and chunk together, and the {asked} "
+            f"{self.free:,} entries are free for memory and chunk together, and the {size} "
             f"leaves no memory; {remedy}."
         )
 
@@ -436,16 +436,16 @@ class Schedule:
                 chunk = ADAPTIVE_CHUNK * (self._attention - base)
                 ceiling = min(ceiling, int(self._attention - chunk))
         sizes = [min(p, ceiling) for p in present]
-        open_layers, left = set(range(self.layers)), self.layers * base
+        open_layers, rest = set(range(self.layers)), self.layers * base
         while open_layers:
-            scale = left / sum(shares[j] for j in open_layers)
+            scale = rest / sum(shares[j] for j in open_layers)
             full = {j for j in open_layers if shares[j] * scale >= sizes[j]}
             if not full:
                 for j in open_layers:
                     sizes[j] = int(shares[j] * scale + 1e-6)
                 break
             open_layers -= full
-            left -= sum(sizes[j] for j in full)
+            rest -= sum(sizes[j] for j in full)
         self._uneven = max(sizes) / max(1, base)
         return tuple(sizes)
 
@@ -486,7 +486,7 @@ def first_true(enough: Callable[[int], bool]) -> int:
     return low + bisect_left(range(low, high), True, key=enough)
 
 
-def held_in(value: Any, layers: int, most: int) -> tuple[int, ...]:
+def sizes_in(value: Any, layers: int, most: int) -> tuple[int, ...]:
     """Return the entries of each layer from JSON. Raise ValueError if they are impossible."""
     if not isinstance(value, list) or len(value) != layers:
         raise ValueError(f"the schedule is not for {layers} layers")
@@ -546,4 +546,4 @@ class NoEviction:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state`. Raise ValueError if it is impossible."""
-        self.held = held_in(state["held"], len(self.held), self.room)
+        self.held = sizes_in(state["held"], len(self.held), self.room)

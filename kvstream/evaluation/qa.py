@@ -206,7 +206,7 @@ def _choose(session: Session, text: str, question: Question, run: RunSettings) -
         pass
     tail = prompt.tail(question.text)
     reader.begin()  # a context without tokens leaves the prompt unread
-    longest, room = max(map(len, options)), reader.sizes.budget - reader.cache.held - len(tail)
+    longest, room = max(map(len, options)), reader.sizes.budget - reader.cache.size - len(tail)
     if longest - 1 > room:  # the model reads all tokens but the last
         raise BudgetError(
             f"An option takes {longest:,} tokens, and memory and the question leave {room:,} "

@@ -162,9 +162,9 @@ def _shrink(reader: Reader, share: int) -> None:
     if all(store.used - evictor.prompt == size for store, size in targets.items()):
         return
     catalyst = prefill.catalyst
-    if cache.held + len(catalyst) > cache.capacity:
+    if cache.size + len(catalyst) > cache.capacity:
         raise BudgetError(
-            f"A memory of {cache.held} entries leaves no room for a question of {len(catalyst)} "
+            f"A memory of {cache.size} entries leaves no room for a question of {len(catalyst)} "
             f"under its budget of {cache.capacity}; read its sources again with `remember`."
         )
     if catalyst:

@@ -51,9 +51,9 @@ class Adapter:
         """Read the adapter of a folder and check its file. Raises ModelError."""
         card = folder / CARD
         try:
-            said: dict[str, Any] = json.loads(card.read_text("utf-8"))
-            base, own = said["base"], said["adapter"]
-            found = cls(
+            facts: dict[str, Any] = json.loads(card.read_text("utf-8"))
+            base, own = facts["base"], facts["adapter"]
+            adapter = cls(
                 folder, str(base["name"]), str(base["sha256"]), str(own["sha256"]),
                 int(own["bytes"]), int(own["rank"]), float(own["alpha"]),
             )  # fmt: skip
@@ -68,18 +68,18 @@ class Adapter:
             content = file.read_bytes()
         except OSError as error:
             raise ModelError(f"{file} cannot be read: {error.strerror}. {AGAIN}") from error
-        if len(content) < found.bytes:
+        if len(content) < adapter.bytes:
             raise ModelError(
                 f"{file} is cut short: it has {len(content):,} bytes and should have "
-                f"{found.bytes:,}. {AGAIN}"
+                f"{adapter.bytes:,}. {AGAIN}"
             )
         digest = sha256(content).hexdigest()
-        if digest != found.sha256:
+        if digest != adapter.sha256:
             raise ModelError(
-                f"{file} has the SHA-256 {digest}, and {CARD} names {found.sha256}: it is damaged, "
-                f"or from another training. {AGAIN}"
+                f"{file} has the SHA-256 {digest}, and {CARD} names {adapter.sha256}: it is "
+                f"damaged, or from another training. {AGAIN}"
             )
-        return found
+        return adapter
 
     @cached_property
     def _halves(self) -> dict[str, Tensor]:
@@ -112,10 +112,10 @@ class Adapter:
                 f"and {tuple(up.shape)}"
             )
         sum_ = weight.float() + up.float() @ down.float() * (self.alpha / self.rank)
-        found = sum_.to(weight.dtype)
-        if not bool(torch.isfinite(found).all()):
+        result = sum_.to(weight.dtype)
+        if not bool(torch.isfinite(result).all()):
             raise self._misfit(f"{layer} has numbers beyond {weight.dtype} with the adapter")
-        return found
+        return result
 
     def _misfit(self, why: object) -> ModelError:
         return ModelError(f"The adapter of {self.folder} does not fit {self.base}: {why}. {AGAIN}")

@@ -214,13 +214,13 @@ def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tenso
     """
     groups, count = k.shape[0], plus.shape[1]
     seen = k.shape[1] - q.shape[1] + first  # number of keys that all of these queries see
-    asked = q[:, first : first + count].unflatten(0, (groups, -1)).transpose(0, 1)  # [G, K, n, D]
+    queries = q[:, first : first + count].unflatten(0, (groups, -1)).transpose(0, 1)  # [G, K, n, D]
     plus = plus.unflatten(0, (groups, -1)).transpose(0, 1)
-    sums = torch.zeros(*asked.shape[:2], k.shape[1], device=q.device)
+    sums = torch.zeros(*queries.shape[:2], k.shape[1], device=q.device)
     rows = _rows(q, k)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        some, more = asked[:, :, start:stop], plus[:, :, start:stop]
+        some, more = queries[:, :, start:stop], plus[:, :, start:stop]
         # The queries from `first + j` on see key `seen + j`: a causal mask in reverse order. All
         # queries of the block see the keys before it.
         own = slice(seen + start, seen + stop)
@@ -238,8 +238,8 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
     """Return the same as `_sums` with materialized scores, which is faster for few queries."""
     groups, count = k.shape[0], plus.shape[1]
     end = k.shape[1] - q.shape[1] + first + count
-    asked = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
-    asked = asked.flatten(1, 2).transpose(1, 2)
+    queries = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
+    queries = queries.flatten(1, 2).transpose(1, 2)
     own = torch.arange(count, device=q.device)
     sums = torch.zeros(k.shape[0], k.shape[1], q.shape[0] // k.shape[0], device=q.device)
     for start in range(0, end, KEYS):
@@ -248,7 +248,7 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
         # number is rounded up, because growing memory would otherwise compile a product with every
         # step (`_flash_cpu`).
         keys = F.pad(k[:, start:stop], (0, 0, 0, start + KEYS - stop))
-        scores = _scaled(keys, asked, scale)[:, : stop - start]
+        scores = _scaled(keys, queries, scale)[:, : stop - start]
         scores = scores.unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
         if stop > end - count:
             key = torch.arange(start, stop, device=q.device) - (end - count)
@@ -338,10 +338,10 @@ def _flash_cpu(
         # On processors with matrix tiles every new shape compiles a product that is never freed
         # (a quarter MiB a call). Shapes change with every chunk, so sizes are rounded up.
         q, k, v, rows, mask = _rounded_up(q, k, v, causal=causal)
-    asked = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
+    queries = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
     shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        asked, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
+        queries, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
     )
     return (
         out[:, :, rows].transpose(0, 1).flatten(0, 1),

@@ -169,7 +169,7 @@ class BoundedModel:
             )
         cache.request = request or AttentionRequest()
         if self.device.type == "cpu":  # PyTorch's causal mask on a GPU cannot be metered
-            cache.momentary.due(len(ids) * (cache.held + len(ids)))
+            cache.momentary.due(len(ids) * (cache.size + len(ids)))
         start = cache.next_position
         positions = torch.arange(start, start + len(ids), device=self.device)[None]
         inputs = torch.tensor([list(ids)], dtype=torch.long, device=self.device)

@@ -97,9 +97,9 @@ class BoundedCache(Cache):
         return self._stores[layer]
 
     @property
-    def held(self) -> int:
+    def size(self) -> int:
         """Entries of the fullest head, including parked ones."""
-        return max(store.held for store in self.stores)
+        return max(store.size for store in self.stores)
 
     @property
     def aligned(self) -> bool:
@@ -114,7 +114,7 @@ class BoundedCache(Cache):
     @property
     def bytes(self) -> int:
         """Bytes of all entries held now, with their state and recurrent states."""
-        entries = sum(s.held * s.tensor_bytes() + s.head_bytes() for s in self.stores)
+        entries = sum(s.size * s.tensor_bytes() + s.head_bytes() for s in self.stores)
         return entries + sum(s.state_bytes for s in self.recurrent)
 
     @property
@@ -175,7 +175,7 @@ class BoundedCache(Cache):
 
     def note_peak(self) -> None:
         """Update `peak` after entries were added. Raises KvstreamError over `capacity`."""
-        tokens = self.held
+        tokens = self.size
         if tokens > self.capacity:
             raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
         self.peak.tokens = max(self.peak.tokens, tokens)
@@ -185,21 +185,21 @@ class BoundedCache(Cache):
     @contextmanager
     def selecting(self) -> Iterator[None]:
         """Count the scratch memory of the selection inside in `peak`."""
-        held = self._held_scratch()
+        scratch = self._scratch_bytes()
         with self._selection.metered(on=self.momentary.on):
             yield
-        self.peak.scratch = max(self.peak.scratch, held + self._selection.most)
+        self.peak.scratch = max(self.peak.scratch, scratch + self._selection.most)
 
     def note_scratch(self) -> None:
-        self.peak.scratch = max(self.peak.scratch, self._held_scratch() + self.momentary.most)
+        self.peak.scratch = max(self.peak.scratch, self._scratch_bytes() + self.momentary.most)
 
-    def _held_scratch(self) -> int:
+    def _scratch_bytes(self) -> int:
         """Return the bytes of rotated keys, measured attention and copies of state."""
-        held: list[Tensor | None] = [*self._scratch.values()]
+        tensors: list[Tensor | None] = [*self._scratch.values()]
         for s in self.stores:
-            held += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
-            held += [*s.aside.values(), *s.head_aside.values()]
-        distinct = {id(t): t.nbytes for t in held if t is not None}
+            tensors += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
+            tensors += [*s.aside.values(), *s.head_aside.values()]
+        distinct = {id(t): t.nbytes for t in tensors if t is not None}
         return sum(distinct.values())
 
     def tag(self, count: int, first: int | None) -> None:
@@ -236,26 +236,26 @@ class BoundedCache(Cache):
             yield
         finally:
             for store, used in zip(self.stores, before, strict=True):
-                known = store.before_answer if store.used == used else (None, None)
-                store.window_attention, store.accumulated_attention = known
+                attention = store.before_answer if store.used == used else (None, None)
+                store.window_attention, store.accumulated_attention = attention
                 store.before_answer = None, None
 
     @contextmanager
-    def in_sight(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:
-        """Let attention see only ``first + seen[store]`` [K, m] of the entries from `first` on.
+    def in_sight(self, first: int, visible: Mapping[LayerStore, Tensor]) -> Iterator[None]:
+        """Let attention see only ``first + visible[store]`` [K, m] of the entries from `first` on.
 
         The others are parked: they count as held and come back at the end. Code inside must remove
         what it adds (`passing`), but it may also remove older entries.
         """
         self.settle()
         with self.moving():
-            for store, indices in seen.items():
+            for store, indices in visible.items():
                 store.park(first, indices)
         try:
             yield
         finally:
             with self.moving():
-                for store in seen:
+                for store in visible:
                     store.unpark(first)
 
     @contextmanager

@@ -22,7 +22,7 @@ def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = 0.
     A round takes at least `least` seconds: some clocks count milliseconds. One thread computes,
     because threads that wait take processor time.
     """
-    found, threads = [], torch.get_num_threads()
+    seconds, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for _ in range(rounds):
@@ -31,10 +31,10 @@ def processor_seconds(run: Callable[[], Any], rounds: int = 5, least: float = 0.
                 run()
                 runs += 1
                 spent = time.process_time() - started
-            found.append(spent / runs)
+            seconds.append(spent / runs)
     finally:
         torch.set_num_threads(threads)
-    return min(found)
+    return min(seconds)
 
 
 def compared(plain: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float, bool]:

@@ -78,15 +78,15 @@ class Plans:
     """Decides for which shapes a plan of cuDNN's is worth its time and memory."""
 
     def __init__(self) -> None:
-        self.made: set[Hashable] = set()
+        self.shapes: set[Hashable] = set()
         self.done: Counter[Hashable] = Counter()
 
     def worth(self, q: Tensor, k: Tensor, causal: bool) -> bool:
         """Return whether to use cuDNN's kernel for this call, which is counted."""
         shape = (q.device, q.dtype, *q.shape, *q.stride(), *k.shape, *k.stride(), causal)
-        if shape in self.made:
+        if shape in self.shapes:
             return True
-        if len(self.made) >= PLANS:
+        if len(self.shapes) >= PLANS:
             return False
         if len(self.done) >= SHAPES:
             self.done.clear()
@@ -94,7 +94,7 @@ class Plans:
         if self.done[shape] < WORTH:
             return False
         self.done.pop(shape, None)  # another thread may have done it
-        self.made.add(shape)
+        self.shapes.add(shape)
         return True
 
 

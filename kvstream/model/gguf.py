@@ -105,13 +105,13 @@ def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Pat
             f"{adapter.base_sha256}, and {file} has {digest}. `kvstream models get {adapter.base}` "
             "fetches the right one; if it is that one already, the adapter is for another base."
         )
-    made = converted(file, quiet, eight=eight, adapter=adapter)
+    result = converted(file, quiet, eight=eight, adapter=adapter)
     with suppress(OSError):  # a newer calibration needs no new weights
-        content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
+        content, there = (folder / SUPPORT).read_bytes(), result / SUPPORT
         # Written whole and only if it changed, because other processes may be reading it.
         if not there.is_file() or there.read_bytes() != content:
             replace(there, lambda file: file.write(content))
-    return made
+    return result
 
 
 def is_whole(folder: Path) -> bool:
@@ -147,7 +147,7 @@ def _teller(quiet: bool) -> Tell:
     if quiet or sys.stderr is None:
         return lambda text: None
     live = sys.stderr.isatty()
-    said: list[str] = []
+    lines: list[str] = []
 
     def tell(text: str) -> None:
         if live:
@@ -155,9 +155,9 @@ def _teller(quiet: bool) -> Tell:
             line = text if ended else shortened(text, shutil.get_terminal_size().columns - 1)
             end = "\n" * ended
             print(f"\r\033[K{visible(line)}", end=end, file=sys.stderr, flush=True)
-        elif not said or text.endswith("."):
+        elif not lines or text.endswith("."):
             print(visible(text), file=sys.stderr, flush=True)
-        said.append(text)
+        lines.append(text)
 
     return tell
 
@@ -175,8 +175,8 @@ def _convert(path: Path, folder: Path, tell: Tell, eight: bool, adapter: Adapter
     began = time.perf_counter()
 
     def progress(share: float) -> None:
-        left = (time.perf_counter() - began) * (1 / share - 1) if share >= 0.05 else 0
-        rest = f", about {left:.0f} s left" if left >= 1 else ""
+        seconds = (time.perf_counter() - began) * (1 / share - 1) if share >= 0.05 else 0
+        rest = f", about {seconds:.0f} s left" if seconds >= 1 else ""
         tell(f"Converting, which is done once: {int(100 * share)}%{rest}: {path.name}")
 
     with new_folder(folder) as part:
@@ -269,7 +269,7 @@ def _write_weights(
         for target in names.targets:
             progress(done / max(whole, 1))
             dtype = dtypes[target.name]
-            tensor = names.made(target, partial(_unpacked, dtype=dtype))
+            tensor = names.tensor(target, partial(_unpacked, dtype=dtype))
             if tuple(tensor.shape) != target.shape:
                 raise ModelError(
                     f"{target.sources[0].name} of {file.paths[0]} has the shape "

@@ -112,13 +112,13 @@ def _from_tables(file: GGUF) -> dict[str, Any]:
 
 def _heads(file: GGUF, path: Path) -> dict[str, Any]:
     """Return the width of the heads, its rotated part, and the scale and caps of the scores."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     count = file.of_model("attention.head_count")
     width = file.of_model("attention.key_length")
     if not isinstance(count, int) or file.architecture == "gemma4":
-        return found
+        return settings
     if width and file.architecture not in ("gpt2", "bloom", "falcon", "starcoder2", "qwen2moe"):
-        found["head_dim"] = width
+        settings["head_dim"] = width
     width = width or file.of_model("embedding_length", 0) // max(count, 1)
     rotated = file.of_model("rope.dimension_count")
     if rotated and rotated != width and not file.architecture.startswith("qwen35"):
@@ -127,17 +127,17 @@ def _heads(file: GGUF, path: Path) -> dict[str, Any]:
                 f"{path} ({file.architecture}) rotates {rotated} of {width} dimensions of a head, "
                 f"which transformers does not read from GGUF; {HUB}."
             )
-        found["partial_rotary_factor"] = rotated / width
-        found.pop("head_dim", None)
+        settings["partial_rotary_factor"] = rotated / width
+        settings.pop("head_dim", None)
     if file.architecture in ("gemma2", "gemma3"):
         # The largest models scale by the model width per head, as llama.cpp does.
         largest = file.of_model("block_count") == {"gemma2": 46, "gemma3": 62}[file.architecture]
         by = file.of_model("embedding_length") // count if largest else width
-        found["query_pre_attn_scalar"] = by
+        settings["query_pre_attn_scalar"] = by
         caps = ("attn_logit_softcapping", "final_logit_softcapping")
         stated = {name: file.of_model(name) for name in caps}
-        found |= {name: cap or None for name, cap in stated.items() if cap is not None}
-    return found
+        settings |= {name: cap or None for name, cap in stated.items() if cap is not None}
+    return settings
 
 
 def _experts(file: GGUF) -> dict[str, Any]:

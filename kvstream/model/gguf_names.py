@@ -42,7 +42,7 @@ class Plan:
     """The transformers model, without weights."""
     _make: Callable[[Target, Load], Tensor]
 
-    def made(self, target: Target, load: Load) -> Tensor:
+    def tensor(self, target: Target, load: Load) -> Tensor:
         """Make the tensor in the layout of transformers. Raises ModelError for a wrong shape."""
         try:
             return self._make(target, load)
@@ -75,8 +75,8 @@ def plan(file: GGUF, config: Any, path: Path) -> Plan:
     table = _by_conversions if is_gguf_arch_supported(file.architecture) else _by_processor
     sources, make = table(file, config, model)
     tied = set(model._tied_weights_keys or {}) if config.tie_word_embeddings else set()
-    used = {place.name for places in sources.values() for place in places}
-    strange = [n for n in file.tensors if n not in used and not OTHERS.fullmatch(n)]
+    names = {place.name for places in sources.values() for place in places}
+    strange = [n for n in file.tensors if n not in names and not OTHERS.fullmatch(n)]
     missing = [n for n in shapes if n not in sources and n not in tied]
     unknown = [n for n in sources if n not in shapes]
     if strange or missing or unknown:
@@ -102,10 +102,10 @@ def plan(file: GGUF, config: Any, path: Path) -> Plan:
     return Plan(tuple(targets), model, make)
 
 
-Found = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]
+Match = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]
 
 
-def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
+def _by_processor(file: GGUF, config: Any, model: Any) -> Match:
     kind = legacy.TENSOR_PROCESSORS.get(file.architecture, legacy.TensorProcessor)
     processor = kind(config=config.to_dict())
     names: dict[str, str] = legacy.get_gguf_hf_weights_map(model, processor)
@@ -117,7 +117,7 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
             sources.setdefault(name, []).append(place)
 
     def make(target: Target, load: Load) -> Tensor:
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for place in target.sources:
             weights = load(place)
             # numpy has no bfloat16. The processor only moves numbers, so it can move their bits.
@@ -126,18 +126,18 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
                 weights=weights.view(view).numpy(),
                 name=place.name,
                 tensor_key_mapping=names,
-                parsed_parameters={"tensors": made},
+                parsed_parameters={"tensors": tensors},
             )
             if result.name is not None:
-                made[target.name] = torch.from_numpy(result.weights)
+                tensors[target.name] = torch.from_numpy(result.weights)
             if view != weights.dtype:
-                made[target.name] = made[target.name].view(weights.dtype)
-        return made[target.name]
+                tensors[target.name] = tensors[target.name].view(weights.dtype)
+        return tensors[target.name]
 
     return sources, make
 
 
-def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
+def _by_conversions(file: GGUF, config: Any, model: Any) -> Match:
     mapping = get_gguf_conversion_mapping(file.architecture, config)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
@@ -149,19 +149,19 @@ def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
         sources.setdefault(name, []).append(place)
 
     def make(target: Target, load: Load) -> Tensor:
-        made: dict[str, Any]
-        made = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
+        tensors: dict[str, Any]
+        tensors = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
         converter: Any = by_pattern.get(patterns[target.sources[0].name] or "")
         for operation in converter.operations if converter else ():
-            made = operation.convert(
-                made,
+            tensors = operation.convert(
+                tensors,
                 source_patterns=converter.source_patterns,
                 target_patterns=converter.target_patterns,
                 full_layer_name=target.name,
                 model=model,
                 config=config,
             )
-        [tensor] = made.values()
+        [tensor] = tensors.values()
         return tensor[0] if isinstance(tensor, list) else tensor
 
     return sources, make

@@ -22,19 +22,19 @@ from kvstream.model.cache import BoundedCache
 NAME = "kvstream"
 
 
-Met = tuple[nn.Module, Tensor]
+Call = tuple[nn.Module, Tensor]
 """The attention of a layer, and the keys that it received, [1, K, T, D]."""
-_running: ContextVar[tuple[BoundedCache | None, dict[int, Met]]] = ContextVar("running")
+_running: ContextVar[tuple[BoundedCache | None, dict[int, Call]]] = ContextVar("running")
 """The cache of the pass in this thread; other threads have their own."""
 
 
 @contextmanager
-def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
+def running(cache: BoundedCache | None) -> Iterator[dict[int, Call]]:
     """Use `cache` inside; None is for the probe, which gets the call of each layer's attention."""
-    met: dict[int, Met] = {}
-    before = _running.set((cache, met))
+    calls: dict[int, Call] = {}
+    before = _running.set((cache, calls))
     try:
-        yield met
+        yield calls
     finally:
         _running.reset(before)
 
@@ -67,14 +67,14 @@ def bounded_attention(
 ) -> tuple[Tensor, None]:
     """Attend from query [1, H, T, D] to the cache with key and value; return [1, T, H, E]."""
     try:
-        cache, met = _running.get()
+        cache, calls = _running.get()
     except LookupError:
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.") from None
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     sight = None if cache is None else cache.store(layer).spec.sight
     shape = shape_of(query, sight, scaling, sliding_window, softcap, s_aux)
     if cache is None:
-        met[layer] = module, key
+        calls[layer] = module, key
         out = reference(query[0], key[0], value[0], shape)[0]
         return out.transpose(0, 1).contiguous()[None], None
     store = cache.store(layer)
@@ -95,8 +95,8 @@ def bounded_attention(
         results.append(out)
     if asked:
         with cache.momentary.metered("evidence", *sizes):
-            measured = evidence(asking, keys, lse, shape, request)
-        store.measured(*measured, by_owner=owner)
+            scores = evidence(asking, keys, lse, shape, request)
+        store.measured(*scores, by_owner=owner)
     if memory is not None:
         assert lse is not None
         with cache.momentary.metered("mix", *sizes) as results:

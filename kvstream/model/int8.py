@@ -49,7 +49,7 @@ LEAST_SHARE = 0.5
 """Minimum share of a model's weights in layers that can be quantized."""
 WORTH = 1.3
 """Minimum speed of an 8-bit product relative to float32."""
-TRIED = (256, 768, 3072)
+TRIAL = (256, 768, 3072)
 """Tokens, width and outputs of the product that `problem` tests."""
 ERROR = 0.03
 """Maximum relative error of that product; the measured error was 0.012."""
@@ -61,7 +61,7 @@ LARGEST, PAIR = 127, 128
 """Largest 8-bit number, and the largest sum of two neighboring weights of the same sign."""
 ROWS = 16384
 """Most rows that are packed together: to pack an output layer as a whole takes twice as long."""
-READ, WRITTEN = 2400, 40
+TEXT, ANSWER = 2400, 40
 """Tokens of a typical text and answer: the kernel that is faster for these is used."""
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers with the same input, as transformers names them."""
@@ -178,14 +178,14 @@ class _Newest(threading.local):
         self.whole, self._parts = whole, parts
         self._of: Callable[[], Tensor | None] = lambda: None
         self._out: Tensor | None = None
-        self._left = 0
+        self._rest = 0
 
     def product(self, x: Tensor) -> Tensor:
         """Return the product of `x`, which each of the layers asks for once."""
         if self._of() is not x or self._out is None:
-            self._of, self._out, self._left = weakref.ref(x), self.whole(x), self._parts
-        out, self._left = self._out, self._left - 1
-        if not self._left:
+            self._of, self._out, self._rest = weakref.ref(x), self.whole(x), self._parts
+        out, self._rest = self._out, self._rest - 1
+        if not self._rest:
             self._out = None
         return out
 
@@ -245,11 +245,11 @@ def install(
 
     `columns` are the large columns of each layer's input, by the name of the first of such layers.
     """
-    engine, left = measured()["engine"], dict(layers)
+    engine, rest = measured()["engine"], dict(layers)
     for names in (*JOINED, *((name,) for name in layers)):
-        if not set(names) <= left.keys():
+        if not set(names) <= rest.keys():
             continue
-        weights, scales, biases = zip(*(left.pop(name) for name in names), strict=True)
+        weights, scales, biases = zip(*(rest.pop(name) for name in names), strict=True)
         bias = None
         if any(b is not None for b in biases):
             pairs = zip(biases, scales, strict=True)
@@ -348,7 +348,7 @@ def opened(folder: Path) -> Any:
     with suppress(OSError, ValueError):
         columns = json.loads((folder / LARGE).read_text("utf-8"))
     try:
-        _fill(model, Stored(folder / SINGLE), columns)
+        _fill(model, TensorFile(folder / SINGLE), columns)
     except (OSError, ValueError, LookupError) as error:
         raise ModelError(
             f"{folder} is damaged ({error}); `kvstream models clean` removes it."
@@ -361,12 +361,12 @@ def opened(folder: Path) -> Any:
     return model
 
 
-def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> None:
+def _fill(model: Any, file: TensorFile, columns: Mapping[str, Sequence[int]]) -> None:
     """Read the weights of a model, and the large `columns`. Raises LookupError for missing ones."""
     old, tied = model.get_input_embeddings(), {}
     for name, table in list(model.named_modules()):
-        if table is old and f"{name}.{SCALE}" in stored.names:
-            rows = stored.get(f"{name}.weight", mapped=True), stored.get(f"{name}.{SCALE}")
+        if table is old and f"{name}.{SCALE}" in file.names:
+            rows = file.get(f"{name}.weight", mapped=True), file.get(f"{name}.{SCALE}")
             model.set_input_embeddings(Int8Embedding(*rows))
             if model.config.get_text_config().tie_word_embeddings:
                 tied = {id(model.get_output_embeddings()): (*rows, None)}
@@ -377,9 +377,9 @@ def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> N
             name = f"{place}.{key}.".removeprefix(".")
             if id(child) in tied:
                 layers[key] = tied[id(child)]
-            elif takes(child) and name + SCALE in stored.names:
-                bias = stored.get(f"{name}bias") if f"{name}bias" in stored.names else None
-                layers[key] = stored.get(f"{name}weight"), stored.get(name + SCALE), bias
+            elif takes(child) and name + SCALE in file.names:
+                bias = file.get(f"{name}bias") if f"{name}bias" in file.names else None
+                layers[key] = file.get(f"{name}weight"), file.get(name + SCALE), bias
         names = {key: f"{place}.{key}".removeprefix(".") for key in layers}
         install(parent, layers, {
             key: large for key, name in names.items()
@@ -389,14 +389,14 @@ def _fill(model: Any, stored: Stored, columns: Mapping[str, Sequence[int]]) -> N
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(fill, *zip(*list(model.named_modules()), strict=True)))
     state = model.state_dict()
-    rest = {n: stored.get(n) for n in stored.names & state.keys() if state[n].is_floating_point()}
+    rest = {n: file.get(n) for n in file.names & state.keys() if state[n].is_floating_point()}
     model.load_state_dict(rest, strict=False, assign=True)
     missing = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     if missing:
         raise LookupError(f"it lacks {missing[0]}")
 
 
-class Stored:
+class TensorFile:
     """The tensors of a safetensors file, read without keeping the file in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -413,8 +413,8 @@ class Stored:
         shape = tuple(facts["shape"])
         if mapped:
             return torch.from_numpy(np.memmap(self._path, mode="c", shape=shape, **place))
-        found = np.fromfile(self._path, count=math.prod(shape), **place)
-        return torch.from_numpy(found.reshape(shape))
+        numbers = np.fromfile(self._path, count=math.prod(shape), **place)
+        return torch.from_numpy(numbers.reshape(shape))
 
 
 def _rows(linear: Any) -> Rows:
@@ -424,8 +424,8 @@ def _rows(linear: Any) -> Rows:
 
 def problem() -> str | None:
     """Return why 8-bit products are not used on this machine, or None."""
-    found: str | None = measured()["problem"]
-    return found
+    reason: str | None = measured()["problem"]
+    return reason
 
 
 @cache
@@ -445,7 +445,7 @@ def _measure() -> tuple[dict[str, Any], bool]:
 
     Float32 and 8 bits take turns, because the speed of a busy machine changes.
     """
-    tokens, width, outputs = TRIED
+    tokens, width, outputs = TRIAL
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(tokens, width, generator=generator)
     plain = nn.Linear(width, outputs, bias=False)
@@ -464,7 +464,7 @@ def _measure() -> tuple[dict[str, Any], bool]:
             if not facts["engine"]:
                 facts["problem"] = f"PyTorch fails ({str(exception).splitlines()[0][:80]})"
             continue
-        cost = READ / tokens * many[1] + WRITTEN * one[1]
+        cost = TEXT / tokens * many[1] + ANSWER * one[1]
         if cost >= best or (facts["engine"] and not error <= ERROR):
             continue
         problem = None

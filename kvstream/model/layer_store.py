@@ -151,10 +151,10 @@ class LayerStore(BufferLayer):
         Raises KvstreamError over the budget, ModelError if float16 cannot store them.
         """
         end = self.used + key_states.shape[-2]
-        held = end + self.parked
-        if held > self.capacity:
+        size = end + self.parked
+        if size > self.capacity:
             raise KvstreamError(
-                f"Layer {self.spec.index} would hold {held} entries, {held - self.capacity} over "
+                f"Layer {self.spec.index} would hold {size} entries, {size - self.capacity} over "
                 "the budget. This is a defect of kvstream; please report it with the command."
             )
         keys, values = self.keys[:, self.used : end], self.values[:, self.used : end]
@@ -178,7 +178,7 @@ class LayerStore(BufferLayer):
         return self.used - self.unrotated
 
     @property
-    def held(self) -> int:
+    def size(self) -> int:
         """Entries of each head, including parked ones."""
         return self.used + self.parked
 
@@ -256,8 +256,8 @@ class LayerStore(BufferLayer):
             block = max(16, fitting if on_host(tensor) else m)
             for at in range(0, m, block):
                 part = flat[:, at : at + block]
-                kept = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
-                tensor[:, first + at : first + at + part.shape[1]] = kept
+                chunk = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
+                tensor[:, first + at : first + at + part.shape[1]] = chunk
         self.window_attention, self.accumulated_attention = (
             # The measured attention moves with the entries, for a later ranking.
             torch.cat((t[:, :first], t.gather(-1, (indices + first).to(t.device))), -1)
@@ -300,8 +300,8 @@ class LayerStore(BufferLayer):
         # The order of the entries changes, so the measured attention no longer fits.
         self.window_attention = self.accumulated_attention = None
         for tensor in (self.keys, self.values, self.origin, *self.state.values()):
-            for head, chosen in zip(tensor, entries.to(tensor.device), strict=True):
-                head.index_copy_(0, places.to(tensor.device), head[chosen])
+            for head, indices in zip(tensor, entries.to(tensor.device), strict=True):
+                head.index_copy_(0, places.to(tensor.device), head[indices])
 
     def set_state_aside(self) -> None:
         self.aside = {name: t.clone() for name, t in self.state.items()}

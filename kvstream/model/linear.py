@@ -109,10 +109,10 @@ def _whole(
 
 
 def _with(module: Any, weights: Mapping[str, Tensor]) -> Any:
-    found = copy.copy(module)
+    result = copy.copy(module)
     own = {name: nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
-    found._parameters = {**module._parameters, **own}
-    return found
+    result._parameters = {**module._parameters, **own}
+    return result
 
 
 def speed_up(model: nn.Module) -> None:

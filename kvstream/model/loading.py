@@ -173,12 +173,12 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     where = where or folder(settings)
     device = placement.device_of(settings.device)
     local = settings.offline or settings.model == POCKET
-    chosen = choose(settings, device, where)
-    placement.refuse_too_large(where, settings, device, chosen.load)
+    precision = choose(settings, device, where)
+    placement.refuse_too_large(where, settings, device, precision.load)
     placed = {**placement.device_map(settings, device), **placement.quantization(settings)}
     _quiet()
     if where.endswith(int8.SUFFIX):
-        return in_precision(int8.opened(Path(where)), settings, chosen)
+        return in_precision(int8.opened(Path(where)), settings, precision)
     from transformers import AutoModelForCausalLM
 
     try:
@@ -187,7 +187,7 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
             revision=settings.revision,
             local_files_only=local,
             trust_remote_code=settings.trust_remote_code,
-            dtype=chosen.load,
+            dtype=precision.load,
             use_safetensors=True,
             # Returns weights of the wrong shape for `_check_complete`; transformers' report is off.
             ignore_mismatched_sizes=True,
@@ -200,37 +200,37 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
         if is_out_of_memory(error):
             raise MemoryError(f"while {settings.model} was loaded") from error
         raise _explained(settings, where, error) from error
-    model, found = loaded
+    model, info = loaded
     if getattr(model.config, "quantization_config", None) is None:
         # Quantizers check their own names and shapes.
-        _check_complete(settings, where, found)
+        _check_complete(settings, where, info)
     if model.dtype == torch.float64:
         raise ModelError(
             f"{settings.model} computes in float64, which kvstream does not support; add --dtype "
             "float32."
         )
     model.requires_grad_(False)
-    return in_precision(model, settings, chosen)
+    return in_precision(model, settings, precision)
 
 
 def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
     """Choose the number types, without slow or wrong 8-bit products. Raises UsageError."""
     if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
         settings = replace(settings, quantize=INT8)
-    chosen = precision_of(settings, device, where)
-    problem = int8.problem() if chosen.int8 else None
+    precision = precision_of(settings, device, where)
+    problem = int8.problem() if precision.int8 else None
     if problem is None:
-        return chosen
-    chosen = precision_of(replace(settings, quantize=None), device, where)
-    return replace(chosen, why=f"{chosen.why}; int8 is not used: {problem}")
+        return precision
+    precision = precision_of(replace(settings, quantize=None), device, where)
+    return replace(precision, why=f"{precision.why}; int8 is not used: {problem}")
 
 
-def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> BoundedModel:
+def in_precision(model: Any, settings: ModelSettings, precision: Precision) -> BoundedModel:
     """Probe a model and set its number types. Raises ModelError, UnsupportedModelError."""
-    if chosen.widen:
+    if precision.widen:
         widen(model)
-    bounded = bound(model, settings.model).storing(chosen.kv, chosen.attention)
-    if chosen.int8 and not int8.is_quantized(model):
+    bounded = bound(model, settings.model).storing(precision.kv, precision.attention)
+    if precision.int8 and not int8.is_quantized(model):
         int8.quantize(model, settings.model)
         cache = bounded.new_cache(min(int8.SAMPLE, bounded.trained_length))
         int8.keep_large_columns(
@@ -239,7 +239,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     speed_up(model)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.attention_dtype)
     types = bounded.dtype, bounded.attention_dtype, bounded.kv_dtype
-    bounded.precision = types_line(*types, chosen.why)
+    bounded.precision = types_line(*types, precision.why)
     return bounded
 
 
@@ -268,13 +268,13 @@ def _quiet() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _check_complete(settings: ModelSettings, where: str, found: dict[str, Any]) -> None:
+def _check_complete(settings: ModelSettings, where: str, info: dict[str, Any]) -> None:
     """Raise ModelError if the files lack weights, which would be initialized at random."""
     name = settings.model
     remedy = (
         "config.json and weights belong to different models, or are damaged: download both again."
     )
-    wrong, missing = sorted(found["mismatched_keys"]), sorted(found["missing_keys"])
+    wrong, missing = sorted(info["mismatched_keys"]), sorted(info["missing_keys"])
     if wrong:
         key, stored, expected = wrong[0]
         raise ModelError(
@@ -333,17 +333,17 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
             "or on the hub as far as can be reached from here; check the name and the network."
         )
     else:
-        told = " ".join(text.split())[:300].rstrip(".")
+        reason = " ".join(text.split())[:300].rstrip(".")
         why = (
-            f"The model {name!r} does not load: {kind}: {told}. Download its files again, update "
+            f"The model {name!r} does not load: {kind}: {reason}. Download its files again, update "
             "transformers, or choose another model."
         )
     return ModelError(why)
 
 
-def _no_safetensors(name: str, found: str = "", more: str = "") -> str:
+def _no_safetensors(name: str, files: str = "", more: str = "") -> str:
     return (
-        f"{name} has no safetensors weights{found}; choose a revision that has them, {more}or "
+        f"{name} has no safetensors weights{files}; choose a revision that has them, {more}or "
         "convert it with transformers: "
         "`AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)`."
     )
@@ -360,10 +360,10 @@ def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | No
         others = sorted(file.name for file in path.glob("*.bin"))
         if others or local:
             more = "load it without --offline if the hub has them, " if settings.offline else ""
-            found = f" but {others[0]}" if others else ""
+            files = f" but {others[0]}" if others else ""
             if local:
-                return _no_safetensors(name, found)
-            return _no_safetensors(f"{name}, as it is in the local cache,", found, more)
+                return _no_safetensors(name, files)
+            return _no_safetensors(f"{name}, as it is in the local cache,", files, more)
         return f"{name} is in the local cache without its weights; check the network and {again}."
     try:
         wrong = damage(path)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from kvstream.errors import UsageError
 from kvstream.model import placement
 from kvstream.model.clock import processor_seconds, remembered
-from kvstream.model.int8 import READ, SUFFIX, TRIED, WRITTEN
+from kvstream.model.int8 import ANSWER, SUFFIX, TEXT, TRIAL
 from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
 from kvstream.store.offered import EMBEDDED
@@ -47,18 +47,18 @@ def precision_of(
     `ModelSettings.kv_dtype` names another. If float32 weights do not fit, they stay in 16 bits and
     are widened.
     """
-    asked, kv = DTYPES.get(settings.dtype), DTYPES.get(settings.kv_dtype)
+    dtype, kv = DTYPES.get(settings.dtype), DTYPES.get(settings.kv_dtype)
     if settings.quantize == INT8:
         return _for_int8(settings, device, where)
     whole = settings.quantize is None and settings.max_weights is None
     on_cpu = device.type == "cpu" and whole
     weights = placement.weights_of(where, settings) if where is not None and on_cpu else None
     stored = None if weights is None else weights.number_name
-    if asked is not None:
-        if asked == torch.float32 and stored in SHORT and (no_room := _no_room(weights, device)):
+    if dtype is not None:
+        if dtype == torch.float32 and stored in SHORT and (no_room := _no_room(weights, device)):
             return Precision(_stored_type(weights), no_room, widen=True, kv=kv)
         why = "asked for" if settings.like is None else f"as in {settings.like}"
-        return Precision(asked, why, kv=kv)
+        return Precision(dtype, why, kv=kv)
     embedded = settings.model == EMBEDDED
     if embedded and device.type == "cpu":
         stored = "bfloat16"
@@ -147,20 +147,20 @@ def speed_of(name: str) -> float:
     if not (check and check()):
         return 0
     timed = partial(_timed, DTYPES[name])
-    speed: float = remembered(name, (TRIED, READ, WRITTEN), timed)["speed"]
+    speed: float = remembered(name, (TRIAL, TEXT, ANSWER), timed)["speed"]
     return speed
 
 
 @torch.inference_mode()
 def _timed(kind: torch.dtype) -> tuple[dict[str, float], bool]:
     """Return the speed of a type for a typical question, and whether all rounds are on one side."""
-    tokens, width, outputs = TRIED
+    tokens, width, outputs = TRIAL
 
     def seconds(of: torch.dtype) -> float:
         rows, matrix = torch.ones(tokens, width, dtype=of), torch.ones(outputs, width, dtype=of)
         runs = partial(F.linear, rows, matrix), partial(torch.mv, matrix, rows[0])
         many, one = (processor_seconds(run, rounds=2, least=0.002) for run in runs)
-        return READ / tokens * many + WRITTEN * one
+        return TEXT / tokens * many + ANSWER * one
 
     ratios = sorted(seconds(torch.float32) / seconds(kind) for _ in range(3))
     return {"speed": ratios[1]}, ratios[0] > 1 or ratios[2] < 1

@@ -97,10 +97,10 @@ def _own_logits(model: Any, name: str) -> Tensor:
     return own
 
 
-def _refuse_infinite(found: Tensor, model: Any, name: str) -> None:
-    if not bool(found.isfinite().all()):
-        kind = str(found.dtype).removeprefix("torch.")
-        wider = "" if found.dtype == torch.float32 else "use --dtype float32, or "
+def _refuse_infinite(tensor: Tensor, model: Any, name: str) -> None:
+    if not bool(tensor.isfinite().all()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        wider = "" if tensor.dtype == torch.float32 else "use --dtype float32, or "
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) gives numbers that are not finite in {kind}; {wider}fetch "
             "its weights and config.json again."
@@ -167,7 +167,7 @@ def _probe(model: Any, name: str) -> BoundedModel:
     length = trained_length(model.config.get_text_config())
     recorder = RotaryRecorder(model, length)
     try:
-        first, out_here, met = _record(model, name, 0, carrying, len(kinds))
+        first, out_here, calls = _record(model, name, 0, carrying, len(kinds))
         second, out_there, _ = _record(model, name, PROBE_SHIFT, carrying, len(kinds))
     finally:
         recorder.close()
@@ -179,7 +179,7 @@ def _probe(model: Any, name: str) -> BoundedModel:
             "learned or absolute positions, or changes queries or keys after their rotation, "
             "so kept entries cannot get new ones. Use a model with rotary positions."
         )
-    shared = {layer: _owner(met[layer][1], here) for layer in met.keys() - here.keys()}
+    shared = {layer: _owner(calls[layer][1], here) for layer in calls.keys() - here.keys()}
     if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
         raise UnsupportedModelError(
             f"An attention of {name} ({_kind(model)}) attends to something other than keys "
@@ -187,14 +187,14 @@ def _probe(model: Any, name: str) -> BoundedModel:
         )
     specs = []
     for layer, sight in sights.items():
-        if layer not in met or layer not in here:
+        if layer not in calls or layer not in here:
             raise UnsupportedModelError(
                 f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
                 "replaceable attention; its memory cannot be bounded."
             )
         # If every layer slides, there would be no memory, so then all layers are compressed.
         window = None if None not in sights.values() else sight
-        rotary = recorder.rotary(met[layer][0], layer)
+        rotary = recorder.rotary(calls[layer][0], layer)
         rotary = _positions(model, name, layer, rotary, here[layer], there[layer])
         keys, values = here[layer]
         sharing = tuple(sorted(other for other, owner in shared.items() if owner == layer))
@@ -255,11 +255,11 @@ class _Recorder(cache_utils.Cache):
 
 def _record(
     model: Any, name: str, start: int, carrying: Mapping[int, Mapping[str, Any]], count: int
-) -> tuple[_Recorder, Tensor, dict[int, hook.Met]]:
+) -> tuple[_Recorder, Tensor, dict[int, hook.Call]]:
     cache, ids = _Recorder(carrying, count, start), _probe_ids(model)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     try:
-        with torch.inference_mode(), hook.running(None) as met:
+        with torch.inference_mode(), hook.running(None) as calls:
             out = model(
                 input_ids=ids, position_ids=positions, use_cache=True, **holding(model, cache)
             )
@@ -268,12 +268,12 @@ def _record(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
-    return cache, out.logits[0].to(model.dtype), met
+    return cache, out.logits[0].to(model.dtype), calls
 
 
 def _owner(keys: Tensor, stored: Mapping[int, Entries]) -> int | None:
-    for layer, (kept, _) in stored.items():
-        if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
+    for layer, (own, _) in stored.items():
+        if own.shape == keys.shape and torch.equal(own, keys.to(own.device)):
             return layer
     return None
 

@@ -53,8 +53,8 @@ class StateStore(LinearAttentionLayer):
         """Continue from states that `carried` returned. The layer takes over the tensors."""
         for name, tensor in carried.items():
             part, _, i = name.partition(".")
-            given: dict[str, Any] = {PARTS[part]: tensor}
-            self.lazy_initialization(**given, state_idx=int(i))
+            states: dict[str, Any] = {PARTS[part]: tensor}
+            self.lazy_initialization(**states, state_idx=int(i))
             getattr(self, PARTS[part])[int(i)] = tensor
             self.has_previous_state[int(i)] = True
 
@@ -85,18 +85,18 @@ class StateStore(LinearAttentionLayer):
     @property
     def state_bytes(self) -> int:
         """Bytes held now, with the copy. Raises KvstreamError if they exceed those of `carries`."""
-        kept = [getattr(self, name) for name in PARTS.values()]
+        parts = [getattr(self, name) for name in PARTS.values()]
         most = self.carries.bytes
         if self._aside is not None:
-            kept += [self._aside[name] for name in PARTS.values()]
+            parts += [self._aside[name] for name in PARTS.values()]
             most *= 2
-        held = sum(t.nbytes for values in kept for t in values.values() if t is not None)
-        if held > most:
+        size = sum(t.nbytes for values in parts for t in values.values() if t is not None)
+        if size > most:
             raise KvstreamError(
-                f"The states of layer {self.carries.index} take {held} bytes, over the {most} that "
+                f"The states of layer {self.carries.index} take {size} bytes, over the {most} that "
                 "they were counted with."
             )
-        return held
+        return size
 
 
 def spec_of(index: int, settings: Mapping[str, Any], layer: LinearAttentionLayer) -> StateSpec:

@@ -55,12 +55,12 @@ class Angles:
         return cos[start : start + count], sin[start : start + count]
 
     def _compute(self, positions: int) -> tuple[Tensor, Tensor]:
-        wanted = torch.arange(positions, device=self.device)[None]
+        places = torch.arange(positions, device=self.device)[None]
 
         def again(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return torch.zeros(1, 1, 1, device=self.device) if value.is_floating_point() else wanted
+            return torch.zeros(1, 1, 1, device=self.device) if value.is_floating_point() else places
 
         with torch.no_grad():
             more = {k: again(v) for k, v in self.kwargs.items()}
@@ -174,7 +174,7 @@ class RotaryRecorder:
     def __init__(self, model: nn.Module, limit: int) -> None:
         self._limit = limit
         self._calls: list[tuple[Tensor, Angles]] = []
-        self._given: dict[int, Tensor] = {}
+        self._cosines: dict[int, Tensor] = {}
         self._hooks = []
         for module in model.modules():
             if "RotaryEmbedding" in type(module).__name__:
@@ -194,19 +194,19 @@ class RotaryRecorder:
             self._calls.append((output[0], angles))
 
     def _attention(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = kwargs.get("position_embeddings")
-        if given is None:
-            given = next((a for a in args if isinstance(a, tuple) and len(a) == 2), None)
-        if isinstance(given, tuple) and isinstance(given[0], Tensor):
-            self._given[module.layer_idx] = given[0]  # type: ignore[index]
+        pair = kwargs.get("position_embeddings")
+        if pair is None:
+            pair = next((a for a in args if isinstance(a, tuple) and len(a) == 2), None)
+        if isinstance(pair, tuple) and isinstance(pair[0], Tensor):
+            self._cosines[module.layer_idx] = pair[0]  # type: ignore[index]
 
     def rotary(self, attention: nn.Module, layer: int) -> Rotary | None:
         """Return the layer's rotation, or None if it got none."""
         apply = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
-        given = self._given.get(layer)
-        if apply is None or given is None:
+        own = self._cosines.get(layer)
+        if apply is None or own is None:
             return None
         for cos, angles in self._calls:
-            if cos.shape == given.shape and torch.equal(cos.to(given.device), given):
-                return Rotary(_of_both(apply), angles, given.shape[-1])
+            if cos.shape == own.shape and torch.equal(cos.to(own.device), own):
+                return Rotary(_of_both(apply), angles, own.shape[-1])
         return None

@@ -44,18 +44,18 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in _tensors(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
             storage = tensor.untyped_storage()
             at, size = storage._cdata, storage.nbytes()
-            given = _tensors((*args, *(kwargs or {}).values()))
-            if at in self._alive or any(t.untyped_storage()._cdata == at for t in given):
+            inputs = _tensors((*args, *(kwargs or {}).values()))
+            if at in self._alive or any(t.untyped_storage()._cdata == at for t in inputs):
                 continue
             self.now += size
             self.most = max(self.most, self.now)
             # Not `weakref.finalize`, which takes as long as the operation itself.
             self._alive[at] = weakref.ref(storage, partial(self._gone, at, size))
-        return made
+        return result
 
     def _gone(self, at: int, size: int, _: weakref.ref[UntypedStorage]) -> None:
         del self._alive[at]
@@ -79,7 +79,7 @@ class Scratch:
         self.on = False
         self._passes = 0
         self._largest = 0.0
-        self._met: set[Hashable] = set()
+        self._shapes: set[Hashable] = set()
 
     def due(self, size: int) -> None:
         """Meter the next pass if it may need more than the passes before.
@@ -91,7 +91,7 @@ class Scratch:
         if self.on:
             self._passes += 1
             self._largest = max(self._largest, size)
-            self._met.clear()
+            self._shapes.clear()
 
     @contextmanager
     def metered(self, *shape: Hashable, on: bool | None = None) -> Iterator[list[Tensor]]:
@@ -103,11 +103,11 @@ class Scratch:
             on: whether to meter. None: as `due` decided.
         """
         results: list[Tensor] = []
-        if not (self.on if on is None else on) or shape in self._met:
+        if not (self.on if on is None else on) or shape in self._shapes:
             yield results
             return
         if shape:
-            self._met.add(shape)
+            self._shapes.add(shape)
         with Meter() as meter:
             yield results
         self.most = max(self.most, meter.most - sum(t.nbytes for t in results))

@@ -114,12 +114,12 @@ def _part(  # type: ignore[no-untyped-def]  # Triton gives annotations another m
         there = query < queries
         rows = q + query.to(tl.int64)[:, None] * q_query + dim[None, :] * q_dim
         if DIM == WIDTH:
-            asked = tl.load(rows, mask=there[:, None], other=0.0)
+            vectors = tl.load(rows, mask=there[:, None], other=0.0)
         else:
-            asked = tl.load(rows, mask=there[:, None] & (dim[None, :] < DIM), other=0.0)
+            vectors = tl.load(rows, mask=there[:, None] & (dim[None, :] < DIM), other=0.0)
         # Queries after the last one have the weight exp2(-inf) = 0.
         more = tl.load(plus + query * plus_query, mask=there, other=float("-inf"))
-        scores = tl.dot(keys, tl.trans(asked), input_precision=PRECISION)
+        scores = tl.dot(keys, tl.trans(vectors), input_precision=PRECISION)
         scores = scores * scale + (more * 1.4426950408889634)[None, :]
         if MASKED:
             visible = key[:, None] <= seen + query[None, :]
@@ -172,16 +172,16 @@ def column_sums(
     float32. `blocks` replaces values of `sizes`, for measurements.
     """
     heads, dim, total = q.shape[0], q.shape[2], k.shape[1]
-    asked = q[:, first : first + plus.shape[1]]
+    queries = q[:, first : first + plus.shape[1]]
     out = torch.empty(heads, total, dtype=torch.float32, device=q.device)
     width = max(16, triton.next_power_of_2(dim))
-    chosen = {**sizes(q.dtype, width), **blocks}
+    blocks = {**sizes(q.dtype, width), **blocks}
     # Triton launches on the current device.
     with torch.cuda.device_of(q):
-        _kernel[triton.cdiv(total, chosen["KEYS"]), heads](
-            asked, k, plus, out, scale * 1.4426950408889634, total - q.shape[1] + first,
-            plus.shape[1], total, *asked.stride(), *k.stride(), *plus.stride(),
-            GROUP=heads // k.shape[0], DIM=dim, WIDTH=width, **chosen,
+        _kernel[triton.cdiv(total, blocks["KEYS"]), heads](
+            queries, k, plus, out, scale * 1.4426950408889634, total - q.shape[1] + first,
+            plus.shape[1], total, *queries.stride(), *k.stride(), *plus.stride(),
+            GROUP=heads // k.shape[0], DIM=dim, WIDTH=width, **blocks,
         )  # fmt: skip
     return out
 

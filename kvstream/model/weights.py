@@ -70,10 +70,10 @@ def weights_on_hub(name: str, revision: str | None, config: Path | None = None) 
     """Return the weights of a model on the hub, with its local ``config.json`` if given."""
     import huggingface_hub as hub
 
-    found = hub.HfApi().get_safetensors_metadata(name, revision=revision)
+    metadata = hub.HfApi().get_safetensors_metadata(name, revision=revision)
     tensors = [
         (tensor.dtype, tensor.parameter_count, tensor.data_offsets)
-        for file in found.files_metadata.values()
+        for file in metadata.files_metadata.values()
         for tensor in file.tensors.values()
     ]
     return _counted(tensors, config)
@@ -131,7 +131,7 @@ def header(file: Path) -> tuple[int, dict[str, Any]]:
         if not 2 <= length <= _LONGEST_HEADER:
             raise ValueError(f"{file.name} is not a safetensors file")
         try:
-            found: dict[str, Any] = json.loads(stream.read(length))
+            table: dict[str, Any] = json.loads(stream.read(length))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"the header of {file.name} is damaged") from error
-        return length, found
+        return length, table

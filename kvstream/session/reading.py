@@ -382,7 +382,7 @@ def step_done(
         memory=report.memory,
         seen=seen,
         estimated_tokens=feed.estimate(),
-        kv_tokens=reader.cache.held,
+        kv_tokens=reader.cache.size,
         in_flight_tokens=report.in_flight,
         peak_tokens=reader.cache.peak.tokens,
         budget_tokens=reader.sizes.budget,

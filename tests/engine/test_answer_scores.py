@@ -133,7 +133,7 @@ def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
     reader = read(method)
     before = scores(reader)
     origins = [s.origin[:, : s.used].clone() for s in reader.compressible]
-    room = BUDGET - reader.cache.held - QUESTION
+    room = BUDGET - reader.cache.size - QUESTION
     for count, how in ((room, {}), (room + 40, {"may_compress": False})):
         ask(reader, count, **how)
         assert all(map(torch.equal, scores(reader), before))
@@ -172,7 +172,7 @@ def test_layers_make_room_for_an_answer_all_or_none() -> None:
     reader = read(H2O())
     evictor, cache, first = reader.evictor, reader.cache, reader.evictor.first_candidate
     with cache.passing() as ends:
-        reader.model.forward(tokens(BUDGET - cache.held, 3), cache)
+        reader.model.forward(tokens(BUDGET - cache.size, 3), cache)
         before = [(s.used, s.unrotated, s.keys.clone(), s.origin.clone()) for s in cache.stores]
         given = [ends[0], first]
         assert not evictor.evict_while_decoding(given, BUDGET - first)
@@ -186,7 +186,7 @@ def test_layers_make_room_for_an_answer_all_or_none() -> None:
 
 def test_an_answer_that_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = read(H2O())
-    room = BUDGET - reader.cache.held - QUESTION
+    room = BUDGET - reader.cache.size - QUESTION
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("attention was measured for nothing")

@@ -183,7 +183,7 @@ def test_the_retention_ratio_is_that_of_eq_2(tiny) -> None:
 def test_a_question_that_takes_all_that_is_free_gets_a_token(tiny) -> None:
     for found, _ in steps(tiny, "streaming", 400):
         reader = found
-    room = reader.sizes.budget - reader.cache.held
+    room = reader.sizes.budget - reader.cache.size
     said = list(reader.answer([5] * room, lambda logits: int(logits.argmax()), frozenset(), 1))
     assert len(said) == 1
     assert torch.tensor(reader.cache.peak.tokens) <= reader.sizes.budget

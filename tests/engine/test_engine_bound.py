@@ -100,7 +100,7 @@ def read(case: dict[str, Any]) -> Reader:
             tokens(case["question"], seed=3), lambda x: int(x.argmax()), frozenset(), count,
             final=case["final"],
         ):  # fmt: skip
-            assert reader.cache.held <= sizes.budget
+            assert reader.cache.size <= sizes.budget
             said += 1
         assert said == count or reader.stopped == "budget"
         after = [store.used for store in reader.cache.stores]
@@ -118,7 +118,7 @@ def read(case: dict[str, Any]) -> Reader:
 def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> None:
     """Check memory between two steps."""
     cache, prompt = reader.cache, sizes.prompt
-    assert cache.held <= sizes.budget
+    assert cache.size <= sizes.budget
     assert cache.bytes <= cache.capacity_bytes
     assert cache.base == max(store.unrotated for store in cache.stores)
     found: set[int] = set()

@@ -64,7 +64,7 @@ def read_and_ask(
         piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         model.piece = piece
         reader.step(piece, last=reader.seen + len(piece.ids) == length)
-        assert reader.cache.held <= sizes.budget
+        assert reader.cache.size <= sizes.budget
     for count in answers:
         said = list(
             reader.answer(

@@ -91,7 +91,7 @@ def test_where_nothing_was_read_the_prompt_still_stands_before_the_question(
 ) -> None:
     one, other = fresh(Streaming(), head=head), fresh(Streaming(), head=head)
     said = say(one)
-    assert one.cache.held == len(head)
+    assert one.cache.size == len(head)
     assert say(one) == said
     whole, cache = [*head, *QUESTION], one.model.new_cache(64)
     logits = one.model.logits(one.model.forward(whole, cache)[-1:])[0]
@@ -129,7 +129,7 @@ def test_each_loss_is_of_a_token_after_what_stands_before_it(head: list[int]) ->
     pieces = Chunk(ids[:30], 0), Chunk(ids[30:], 30)
     losses = [reader.step(piece, last=piece.first > 0).loss for piece in pieces]
     loss, model = torch.cat(losses), reader.model
-    assert reader.cache.held == len(head) + 80, "nothing was to leave"
+    assert reader.cache.size == len(head) + 80, "nothing was to leave"
     hidden = model.forward([*head, *ids], model.new_cache(128))
     expected = model.loss(hidden[:-1], torch.tensor([*head, *ids][1:]))[-80:]
     torch.testing.assert_close(loss[-len(expected) :], expected, rtol=1e-4, atol=1e-4)

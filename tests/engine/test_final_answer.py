@@ -51,7 +51,7 @@ def logits(reader: Reader, count: int = 8, **how: bool) -> list[Tensor]:
         return int(row.argmax())
 
     for _ in reader.answer(tokens(QUESTION, 3), choose, frozenset(), count, **how):
-        assert reader.cache.held <= BUDGET
+        assert reader.cache.size <= BUDGET
     return seen
 
 

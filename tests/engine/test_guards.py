@@ -128,7 +128,7 @@ def test_numbers_that_are_not_finite_are_no_answer(reader: Reader) -> None:
 
 
 def test_a_memory_that_leaves_its_catalyst_no_room_is_not_cut(reader: Reader) -> None:
-    reader.cache.capacity = reader.cache.held + 1
+    reader.cache.capacity = reader.cache.size + 1
     with pytest.raises(BudgetError, match="leaves no room for a question"):
         _shrink(reader, 16)
 

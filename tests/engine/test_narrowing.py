@@ -79,7 +79,7 @@ def said(reader: Reader, count: int, *, may_compress: bool = False) -> list[int]
     for token in reader.answer(
         tokens(5, 4), lambda x: int(x.argmax()), frozenset(), count, may_compress=may_compress
     ):
-        assert reader.cache.held <= BUDGET
+        assert reader.cache.size <= BUDGET
         found.append(token)
     return found
 
@@ -94,7 +94,7 @@ def test_every_method_keeps_the_bound_and_gets_its_entries_back(method: str, fam
     for best in range(3):
         order = [best, *(i for i in range(3) if i != best)]
         with reader.in_sight(BEGINS, order, 1) as seen:
-            assert seen <= reader.cache.held
+            assert seen <= reader.cache.size
             assert reader.cache.bytes == bytes_before, "what is not in sight counts as held"
             answer = said(reader, 80)
             assert reader.stopped == "budget", "parked entries leave no room"

@@ -129,7 +129,7 @@ def test_a_short_text_keeps_more_than_its_sinks(session: Session, write_story: A
         joined = join(first, second, 320)
         kept = joined.reader.retained()
         own = [int((kept < first.trace.read).sum()), int((kept >= first.trace.read).sum())]
-        assert joined.reader.cache.held <= 320
+        assert joined.reader.cache.size <= 320
         assert own[order.index(1)] == 61
     first, second = (read(session, path, **run) for path in paths)
     with pytest.raises(BudgetError, match=r"take at least 122 with their sinks; use a larger"):
@@ -289,7 +289,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
     path = tmp_path / "joined.kvs"
     digest = saving.save(joined, path)
     for memory in (joined, whole_session.recall(saving.look(path), joined.run)):
-        held = memory.reader.cache.held
+        held = memory.reader.cache.size
         for number, seed in enumerate((3, 4, 5)):
             for asked in list(questions(facts=3, seed=seed))[: 3 if memory is joined else 1]:
                 result = answered(memory, asked["question"])[0]

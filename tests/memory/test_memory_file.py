@@ -664,10 +664,10 @@ def test_truncate_cannot_be_read_on(session: Session, story: Path) -> None:
 
 def test_history_is_forgotten_oldest_first_and_fits(session: Session, story: Path) -> None:
     memory = read(session, story, run_of(400))
-    room = 400 - memory.reader.cache.held - memory.reader.sizes.answer
+    room = 400 - memory.reader.cache.size - memory.reader.sizes.answer
     history = [(f"Who is number {i}?", f"It is {i}.") for i in range(30)]
     tail = question_tail(memory, OTHER, history)
-    assert len(tail) + 8 <= 400 - memory.reader.cache.held
+    assert len(tail) + 8 <= 400 - memory.reader.cache.size
     told = memory.tokenizer.decode(tail)
     kept = [i for i in range(30) if f"number {i}?" in told]
     assert kept == list(range(30 - len(kept), 30))

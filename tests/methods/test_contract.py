@@ -137,7 +137,7 @@ def greedy(logits: Tensor) -> int:
 def check(read: Reader, sinks: int) -> None:
     """Check the budget, the origins of all entries, and that prompt and sinks stay."""
     cache = read.cache
-    assert max(cache.held, cache.peak.tokens) <= BUDGET
+    assert max(cache.size, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
     assert read.evictor.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
     for store in read.compressible:
@@ -168,7 +168,7 @@ def answered(read: Reader, count: int) -> list[int]:
     said: list[int] = []
     ids = tokens(QUESTION, seed=2)
     for token in read.answer(ids, greedy, frozenset(), count):
-        assert read.cache.held <= BUDGET
+        assert read.cache.size <= BUDGET
         said.append(token)
         kept = min(len(said) - 1, NEWEST)
         for store in read.compressible:
@@ -209,7 +209,7 @@ def test_a_long_answer_and_the_same_again(name: str) -> None:
     precision = PRECISIONS[EVICTING.index(name) % 2]
     runs = [read_through(name, "linear", "grouped", precision) for _ in range(2)]
     before = [sources(read) for read, _ in runs]
-    room = BUDGET - runs[0][0].cache.held - QUESTION
+    room = BUDGET - runs[0][0].cache.size - QUESTION
     count = max(room, NEWEST) + NEWEST
     said = [answered(read, count) for read, _ in runs]
     assert said[0] == said[1]

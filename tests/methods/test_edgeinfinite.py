@@ -45,7 +45,7 @@ def read(one: Reader, ids: list[int]) -> list[int]:
         at += len(part)
         report = one.step(Chunk(part, at - len(part)), last=at == len(ids))
         held.append(report.memory[0])
-        assert one.cache.held <= one.sizes.budget
+        assert one.cache.size <= one.sizes.budget
     return held
 
 
@@ -184,11 +184,11 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
     at, left = 0, 0
     while at < len(ids):
         part = ids[at : at + one.schedule.chunk()]
-        before = one.cache.held
+        before = one.cache.size
         attended.clear()
         at += len(part)
         one.step(Chunk(part, at - len(part)), last=at == len(ids))
-        gone = before + len(part) - one.cache.held
+        gone = before + len(part) - one.cache.size
         left += gone
         first = one.evictor.first_candidate
         for layer, store in enumerate(one.cache.stores):
@@ -287,7 +287,7 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
     answered = 0
     for _ in one.answer(tokens(8, 9), lambda logits: int(logits.argmax()), frozenset(), 240):
         answered += 1
-        assert one.cache.held <= 192
+        assert one.cache.size <= 192
     assert answered == 240
     sums = [norm for _, norm in folded]
     assert sums == sorted(sums)

@@ -75,16 +75,16 @@ def test_one_entry_too_many_is_an_error_not_a_longer_cache() -> None:
     cache = filled(30, capacity=32)
     with pytest.raises(KvstreamError, match="over the budget"):
         cache.stores[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
-    assert cache.held == 30
+    assert cache.size == 30
     assert cache.stores[0].keys.shape == (2, 32, 4)
 
 
 def test_what_is_parked_is_held_and_never_overwritten() -> None:
     cache = filled(30, capacity=32)
     (store,) = cache.stores
-    every, peak = cache.bytes, cache.held
+    every, peak = cache.bytes, cache.size
     with cache.in_sight(0, {store: torch.arange(10).expand(2, -1)}):
-        assert (store.used, cache.held, cache.bytes) == (10, peak, every)
+        assert (store.used, cache.size, cache.bytes) == (10, peak, every)
         parked = store.keys[:, -20:].clone()
         with pytest.raises(KvstreamError, match="would hold 33 entries, 1 over the budget"):
             store.update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
@@ -94,12 +94,12 @@ def test_what_is_parked_is_held_and_never_overwritten() -> None:
 def test_the_fullest_layer_counts_and_a_peak_stays() -> None:
     cache = filled(10, specs=(spec(), spec(index=1)))
     cache.stores[1].update(torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 3))
-    assert cache.held == 14
+    assert cache.size == 14
     cache.note_peak()
     most = cache.bytes
     cache.cut([5, 6])
     cache.note_peak()
-    assert cache.held == 6
+    assert cache.size == 6
     assert (cache.peak.tokens, cache.peak.bytes) == (14, most)
     assert cache.bytes < most
 
@@ -130,7 +130,7 @@ def test_tags_name_the_newest() -> None:
     cache.tag(3, None)
     assert cache.stores[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
     cache.cut([5])
-    assert cache.held == 5
+    assert cache.size == 5
 
 
 def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:

@@ -131,7 +131,7 @@ def test_a_plan_is_for_a_shape_that_is_used_often(monkeypatch: pytest.MonkeyPatc
     # Other sizes and other strides are other shapes.
     assert not plans.worth(q, wide[:, :99], False)
     assert not plans.worth(q.contiguous(), wide, False)
-    assert len(plans.made) == 2
+    assert len(plans.shapes) == 2
 
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(1, 100):
         made = plans.worth(q, torch.empty(2, n, 64, device="meta"), False)
         assert made == (n <= cuda_attention.PLANS)
-    assert len(plans.made) == cuda_attention.PLANS
+    assert len(plans.shapes) == cuda_attention.PLANS
 
 
 @pytest.mark.gpu

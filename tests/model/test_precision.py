@@ -491,7 +491,7 @@ def test_int8_falls_back_where_it_is_slow_or_wrong(
     facts, stable = int8._measure()
     assert stable
     assert facts["problem"] == "8-bit products are 1.00 times as fast as float32 on this CPU"
-    wrong = lambda rows, packed: torch.zeros(len(rows), int8.TRIED[2])  # noqa: E731
+    wrong = lambda rows, packed: torch.zeros(len(rows), int8.TRIAL[2])  # noqa: E731
     monkeypatch.setattr(int8, "KERNELS", {"fbgemm": wrong})
     assert "products are wrong by" in int8._measure()[0]["problem"]
 

@@ -68,7 +68,7 @@ def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Rea
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
     for _ in reader.read(IdFeed([int(i) for i in ids])):
         pass
-    print(f"{session.model.precision}: memory of {reader.cache.held} entries", flush=True)
+    print(f"{session.model.precision}: memory of {reader.cache.size} entries", flush=True)
     return reader, [int(i) for i in session.tokenizer.encode(QUESTION)]
 
 

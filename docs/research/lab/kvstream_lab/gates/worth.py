@@ -82,7 +82,7 @@ def measure(
             if left and report.loss is not None:
                 total, tokens = total + float(report.loss.double().sum()), tokens + len(part)
             at += len(part)
-            left = left or reader.cache.held < at
+            left = left or reader.cache.size < at
             if lent is not None:
                 _borrow(reader, next(lent))
         found.append(Measured(total / max(1, tokens), tokens))

@@ -56,7 +56,7 @@ class Whole:
             return self._measured("window_attention", self.seen)
 
     def _fits(self, count: int) -> bool:
-        self.full = self.full or self.cache.held + count > self.cache.capacity
+        self.full = self.full or self.cache.size + count > self.cache.capacity
         return not self.full
 
     def _measured(self, name: str, count: int) -> list[Tensor]:
