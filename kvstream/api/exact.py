@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.errors import SourceError
 from kvstream.exact.plain_queries import asks_figure
 from kvstream.exact.plain_queries import may_ask as asks_of_rows
-from kvstream.exact.routing import HEADINGS, OF_LOG, PART, UNITS, Asked, route
+from kvstream.exact.routing import HEADINGS, OF_LOG, PART, UNITS, Aim, route
 from kvstream.input.folders import is_own
 from kvstream.reporters.citation_lines import place_of
 from kvstream.reporters.format import counted as amount
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
     from kvstream.settings import RunSettings
 
-__all__ = ["PART", "UNITS", "Asked", "asks_figure", "asks_of_rows", "counted", "has_times",
+__all__ = ["PART", "UNITS", "Aim", "asks_figure", "asks_of_rows", "counted", "has_times",
            "is_own", "parts", "route", "row_questions"]  # fmt: skip
 
 
 def counted(
     sources: SourceSet,
-    asked: Asked,
+    asked: Aim,
     *,
     inflected: bool = False,
     cased: bool = False,
@@ -79,7 +79,7 @@ def counted(
 
 
 def _record(
-    tally: Tally, *, sources: SourceSet, asked: Asked, unit: str, parts: Sequence[Part], how: str,
+    tally: Tally, *, sources: SourceSet, asked: Aim, unit: str, parts: Sequence[Part], how: str,
     stop: Callable[[], bool],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the JSON object of a count."""
@@ -127,7 +127,7 @@ def _record(
     }  # fmt: skip
 
 
-def _parts(sources: SourceSet, asked: Asked) -> Sequence[Part]:
+def _parts(sources: SourceSet, asked: Aim) -> Sequence[Part]:
     """Return the parts in which a question asks for places; none of a pipe, which is read once."""
     from kvstream.exact.outline import outline
     from kvstream.exact.units import headings
@@ -234,7 +234,7 @@ def _plural(unit: str) -> str:
 
 
 def _sentences(
-    asked: Asked, tally: Tally, citations: Sequence[Mapping[str, Any]], parts: Sequence[Part],
+    asked: Aim, tally: Tally, citations: Sequence[Mapping[str, Any]], parts: Sequence[Part],
     shares: Sequence[int],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the answer in words, with the parts or places that the question asks for."""
@@ -291,7 +291,7 @@ def row_questions(
         some = replace(run, max_tokens=MOST_TOKENS)
         return load().session.write(some, system, text, start=START, more=OTHERS)
 
-    made = partial(TableQuestions, questions=questions, write=write if load else None, known=known)
+    made = partial(TableQuestions, questions=questions, write=write if load else None, old=known)
     if isinstance(sources, str):
         return made([TextBlock(sources, 0, 0)], ["-"], whole=False)
     return made(sources, sources.names)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from kvstream.exact.wording import CLASSES, ORDINALS, QUOTED, WORDS, read
+from kvstream.exact.wording import CLASSES, ORDINALS, QUOTE, WORDS, read
 
 
 @dataclass(frozen=True)
-class Asked:
+class Aim:
     """What a question asks for."""
 
     kind: Literal["count", "scope", "other"]
@@ -39,7 +39,7 @@ class Asked:
     """Of a count: each of the words, if `words` are several, such as ``Ana and Ilse``."""
 
 
-OTHER = Asked("other")
+OTHER = Aim("other")
 LONGEST = 300
 """Characters of a question that may be of another kind. A longer one gives more than its words."""
 UNITS = {
@@ -146,7 +146,7 @@ _OF_TEXT = (
     r"whole|book|novel|story|text|file|document|play|paper|report|manual|contract|script|module|code|"
     r"please|pls))*"
 )
-_LISTED = (
+_LISTING = (
     r"(?:(?:please|can|could|you|i|want|would|like|need|to|see|tell|know) )*"
     r"(?:(?:in(?:to)? )?(?:which|what(?:['’]s)?|list|show|give|name|print)(?: (?:are|is|me|us|an?|"
     rf"the|list|of|all|every|full|in|names?|titles?|headings?|\w+['’]s|{WORDS}|\d+))* "
@@ -198,18 +198,18 @@ _BEFORE = re.compile("(?:the |an? )?(?:word |name |term |phrase )?(?=.)", re.IGN
 _SINGULAR = {"are": "is", "were": "was", "do": "does", "have": "has", "words": "word",
              "names": "name"}  # fmt: skip
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DATED = rf"(?:\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)"
-_DAY = rf"(?:{_DATED}|{_WEEKDAY})"
+_DATES = rf"(?:\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)"
+_DAY = rf"(?:{_DATES}|{_WEEKDAY})"
 _CLOCK = (
     r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?"
     r"|\d{1,2} ?(?:[ap]\.?m\b\.?|o['’]?clock(?! (?:[ap]\.?m|at|in) )))"
 )
 _TIME = rf"(?:{_DAY}(?:[ T]|,? at )?{_CLOCK}|{_DAY}|{_CLOCK})"
-_TIMED = re.compile(
+_TIMES_OF = re.compile(
     rf",? ?\b(?:(?:between|from) (?P<a>{_TIME}|\d\d?(?=[\w ]+(?:[ap]\.?m|o['’]?clock))) "
     rf"(?:and|to|until|till) (?P<b>{_TIME})"
     rf"|(?:after|since) (?P<c>{_TIME}) (?:and|but) (?:before|until) (?P<d>{_TIME})"
-    rf"|(?:on|dated|from(?! {_DATED}(?: (?:on|at|to|until|till)|[ T]{_CLOCK}))) (?P<on>{_DATED})"
+    rf"|(?:on|dated|from(?! {_DATES}(?: (?:on|at|to|until|till)|[ T]{_CLOCK}))) (?P<on>{_DATES})"
     rf"|(?:after|since|from) (?P<since>{_TIME})|(?:before|until|till|up to) (?P<until>{_TIME}))"
     r"(?: onwards?| on)?(?!\w)",
     re.IGNORECASE,
@@ -233,8 +233,8 @@ _BEHIND = (
     r"|\b(?:when|while|because) (?!(?:is|are|was|were|do|does|did)\b)\w|\bonly\W*$"
 )
 """What limits a count behind its words, if it is no name of the text."""
-_SUMMED = r"\b(?:sum|total|mean|median|(?:larg|high|low|small)est|max(?:imum)?|min(?:imum)?)\b"
-_COUNTED = (
+_SUMS = r"\b(?:sum|total|mean|median|(?:larg|high|low|small)est|max(?:imum)?|min(?:imum)?)\b"
+_COUNTS = (
     r"\b(?:mention\w*|appear\w*|occur\w*|used?|hits?|match\w*|instances?|number|counts?|words?|"
     r"terms?|names?|phrases?|times|often|how many)\b"
 )
@@ -243,7 +243,7 @@ _TIMES = r"\bhow (?:often|many (?:times|errors?|warnings?|failures?|exceptions?)
 """What asks for a number, however the rest is worded."""
 _ON = re.compile(
     rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
-    rf"(?P<date>{_DATED})(?![\w-])",
+    rf"(?P<date>{_DATES})(?![\w-])",
     re.IGNORECASE,
 )
 """The day of a span of hours, before or after it."""
@@ -258,7 +258,7 @@ _DATE = (
 )
 
 
-def route(question: str) -> Asked:
+def route(question: str) -> Aim:
     """Return what a question asks for."""
     text = " ".join(question.split())
     if len(text) > LONGEST:
@@ -266,91 +266,91 @@ def route(question: str) -> Asked:
     for pattern, plainer in _PLAINER:
         text = pattern_of(pattern).sub(plainer, text)
     bare = text.rstrip("?!. ")
-    if (found := _span(_dated(bare))) is not None:
-        rest, since, until = found
-        asked = _asked(rest)
-        if asked.kind != "count":
-            part = asked.scope * (asked.kind == "scope")
+    if (span := _span(_with_dates(bare))) is not None:
+        rest, since, until = span
+        aim = _aim(rest)
+        if aim.kind != "count":
+            part = aim.scope * (aim.kind == "scope")
             earlier = pattern_of(_EARLIER).search(bare)
-            asked = Asked("other" if earlier else "scope", scope=part, estimates=asked.estimates)
-        return replace(asked, since=since, until=until)
+            aim = Aim("other" if earlier else "scope", scope=part, estimates=aim.estimates)
+        return replace(aim, since=since, until=until)
     if german := pattern_of(_GERMAN).fullmatch(bare):
         words = german["words"].replace(" und ", " and ").replace(" oder ", " or ")
         how = {"wie": "How often", "wo": "Where"}.get(german["how"].split()[0].lower())
         first = "first " if german["first"] else ""
         text = bare = f"{how or 'In which chapters'} is {words} {first}mentioned"
-    if listed := pattern_of(_LISTED).fullmatch(bare):
-        unit = _unit(listed["unit"] or listed["one"]) or ("chapter" if listed["german"] else "")
-        return Asked("count", unit=unit, place="all")
+    if listing := pattern_of(_LISTING).fullmatch(bare):
+        unit = _unit(listing["unit"] or listing["one"]) or ("chapter" if listing["german"] else "")
+        return Aim("count", unit=unit, place="all")
     for cut in filter(None, (pattern_of(pattern).search(bare) for pattern in _CUTS)):
-        asked, besides = route(bare[: cut.start()]), cut.groupdict()
-        if asked.kind == "count" and "rest" in besides:
-            return replace(asked, rest=besides["rest"])
-        in_text = asked.words and not besides.get("most")
-        if asked.kind == "count" and (in_text or asked.unit in HEADINGS):
-            unit = _unit(besides.get("unit")) or asked.unit
-            return replace(asked, unit=unit, place=_place(cut[0]) or asked.place or "all")
-    return _several(bare) or _asked(text)
+        aim, besides = route(bare[: cut.start()]), cut.groupdict()
+        if aim.kind == "count" and "rest" in besides:
+            return replace(aim, rest=besides["rest"])
+        in_text = aim.words and not besides.get("most")
+        if aim.kind == "count" and (in_text or aim.unit in HEADINGS):
+            unit = _unit(besides.get("unit")) or aim.unit
+            return replace(aim, unit=unit, place=_place(cut[0]) or aim.place or "all")
+    return _several(bare) or _aim(text)
 
 
 def _place(text: str) -> str:
     """Return ``first``, ``last``, ``ends`` if a text has both, or an empty string."""
-    found = set(re.findall(r"\b(?:first|last)\b", text.lower()))
-    return "ends" if len(found) > 1 else "".join(found)
+    words = set(re.findall(r"\b(?:first|last)\b", text.lower()))
+    return "ends" if len(words) > 1 else "".join(words)
 
 
-def _several(text: str) -> Asked | None:
+def _several(text: str) -> Aim | None:
     """Return the count of several words, or None: their first one alone must be a count."""
-    found = pattern_of(_SEVERAL).search(text)
-    if found is None or pattern_of(_NOT_EACH).search(text):
+    match = pattern_of(_SEVERAL).search(text)
+    if match is None or pattern_of(_NOT_EACH).search(text):
         return None
-    begin, end = found.span()
-    names = ["".join(each) for each in QUOTED.findall(found[0])]
-    names = [_BEFORE.sub("", name, count=1) for name in names or re.split(f"{_AND}|, ", found[0])]
+    begin, end = match.span()
+    names = ["".join(each) for each in QUOTE.findall(match[0])]
+    names = [_BEFORE.sub("", name, count=1) for name in names or re.split(f"{_AND}|, ", match[0])]
     before = re.sub(r"\w+", lambda word: _SINGULAR.get(word[0], word[0]), text[:begin])
-    asked = _asked(f"{before}{found['first']}{text[end:]}")
-    if len(names) < 2 or asked.words != names[0] or any(map(_NO_WORDS.match, names)):
+    aim = _aim(f"{before}{match['first']}{text[end:]}")
+    if len(names) < 2 or aim.words != names[0] or any(map(_NO_WORDS.match, names)):
         return None
-    if asked.unit and not asked.place:
+    if aim.unit and not aim.place:
         return None
-    if asked.place and (before == text[:begin] or not pattern_of(_MENTIONS).search(text)):
+    if aim.place and (before == text[:begin] or not pattern_of(_MENTIONS).search(text)):
         return None  # the place of a phrase, or of something that they do
-    words = _BEFORE.sub("", re.sub('["“”„]', "", found[0]), count=1)
-    return replace(asked, words=words, each=tuple(names))
+    words = _BEFORE.sub("", re.sub('["“”„]', "", match[0]), count=1)
+    return replace(aim, words=words, each=tuple(names))
 
 
 def _unit(words: str | None) -> str:
     return next((unit for unit, p in UNITS.items() if pattern_of(p).fullmatch(words or "")), "")
 
 
-def _asked(text: str) -> Asked:
+def _aim(text: str) -> Aim:
     bare = text.rstrip("?!. ")
     if writes := pattern_of(_WRITES).fullmatch(bare):
-        return Asked("scope", scope=f"messages from {writes['name']}")
+        return Aim("scope", scope=f"messages from {writes['name']}")
     if level := pattern_of(_OF_LEVEL).fullmatch(bare):
-        return Asked("count", unit=_unit(level["unit"]))
+        return Aim("count", unit=_unit(level["unit"]))
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     if kind in ("estimate", "other"):
         times = pattern_of(_TIMES).search(text) is not None
-        return Asked("other", estimates=kind == "estimate" or times)
+        return Aim("other", estimates=kind == "estimate" or times)
     scope = _part(marks, text)
     if kind in ("scope", "hint"):
-        return Asked("scope" if kind == "scope" and scope else "other", scope=scope)
+        return Aim("scope" if kind == "scope" and scope else "other", scope=scope)
     words, sender = marks.get("words", ""), marks.get("sender", "")
     if f'"{words}"' not in text:
         words = re.sub(r"^(?:the|an?) (?=.)|(?<=.) entries$", "", words, flags=re.IGNORECASE)
     unit = _unit(marks.get("unit"))
     unit = "" if unit == "word" and words else unit
     if _is_limited(text, kind, words, unit, scope, marks):
-        return Asked("other", estimates=kind == "count")
+        return Aim("other", estimates=kind == "count")
     of = rf"{re.escape(marks.get('unit', ''))} (?:of|by|from) {re.escape(words)}"
     if words and unit == "message" and re.search(of, text):
         words, sender = "", words
     if sender:
         if kind != "count" or scope or (words and not unit) or unit not in ("", "message"):
             return OTHER
-        return Asked("count", words, "message", f"messages from {sender}")
+        return Aim("count", words, "message", f"messages from {sender}")
     if kind != "count":
         part = pattern_of(rf"\b(?:which|what) ({_PARTS})\b|(chapter)").search(text)
         elsewhere = pattern_of(_ELSEWHERE).match(text) if kind == "both" else None
@@ -359,23 +359,23 @@ def _asked(text: str) -> Asked:
             return OTHER
         unit = _unit(part and (part[1] or part[2])) if not scope else ""
         place = "all" if kind == "both" else kind
-        return Asked("count", words, unit, scope, "ends" if _place(text) == "ends" else place)
-    told = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
-    place = "" if told or not words else "all"
-    return Asked("count", words, unit, scope, place) if words or unit else OTHER
+        return Aim("count", words, unit, scope, "ends" if _place(text) == "ends" else place)
+    counts = unit not in HEADINGS or pattern_of("how many|number|count|total|tally").search(text)
+    place = "" if counts or not words else "all"
+    return Aim("count", words, unit, scope, place) if words or unit else OTHER
 
 
 def _is_limited(
     text: str, kind: str, words: str, unit: str, scope: str, marks: Mapping[str, str]
 ) -> bool:
     """Return whether a count has a limit beside its words, and a part and times that are read."""
-    besides, named, mentions = text, re.escape(words), words * (not unit)
+    besides, name, mentions = text, re.escape(words), words * (not unit)
     part, sender = marks.get("part", ""), marks.get("sender", "")
     for each in (words, part, sender):
         besides = besides.replace(each, "")
-    quoted, joined = f'"{words}"' in text, (words * bool(unit), sender, part)
-    says = rf"\b(?:do|does|did) {named} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {named}\b"
-    sums = pattern_of(_SUMMED).search(text) and not pattern_of(_COUNTED).search(text)
+    quoted, names = f'"{words}"' in text, (words * bool(unit), sender, part)
+    says = rf"\b(?:do|does|did) {name} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {name}\b"
+    sums = pattern_of(_SUMS).search(text) and not pattern_of(_COUNTS).search(text)
     return any((
         pattern_of(_LIMITS).search(besides),
         pattern_of(_BEHIND).search(besides),
@@ -383,16 +383,16 @@ def _is_limited(
         not scope and re.search(r"\d|^the ", part),
         part and pattern_of(rf"\b(?:{_AWAY}) {re.escape(part)}").search(text),
         kind in ("first", "last") and re.search(rf"\b(?:\dnd|{ORDINALS[6:-5]})\b", besides),
-        any(each and f"{each} {link} " in text for each in joined for link in ("and", "or", "but")),
+        any(each and f"{each} {link} " in text for each in names for link in ("and", "or", "but")),
         words and pattern_of(says).search(text),
         mentions and pattern_of(_OTHERS).search(besides),
         mentions and not quoted and sums,
         not words + sender and pattern_of(_OF_SOME).search(besides),
         _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
         # The dog Rex is called Rex elsewhere, and cities are kinds of things.
-        re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {named}", text),
+        re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {name}", text),
         re.fullmatch("[a-z]+[^s\\W]s", mentions)
-        and pattern_of(rf"\b(?:how many|number of|nr of) {named}\b").search(text),
+        and pattern_of(rf"\b(?:how many|number of|nr of) {name}\b").search(text),
     ))  # fmt: skip
 
 
@@ -419,7 +419,7 @@ def _part(marks: Mapping[str, str], text: str) -> str:
 
 def _span(text: str) -> tuple[str, str, str] | None:
     """Return a question without its span of time, and the ends of that; None if it has not one."""
-    spans = [*_TIMED.finditer(text)] if re.search("\\d|day|noon|night", text) else []
+    spans = [*_TIMES_OF.finditer(text)] if re.search("\\d|day|noon|night", text) else []
     hours = [span for span in spans if not span["on"]] or spans
     if len(hours) != 1:
         return None
@@ -447,25 +447,25 @@ def _span(text: str) -> tuple[str, str, str] | None:
 def iso_dates(text: str) -> str:
     """Return a text with its dates as ``2026-05-14``, and months of a year as ``2026-05``."""
     return pattern_of(rf"\b({_MONTH}),? (\d{{4}})\b").sub(
-        lambda found: f"{found[2]}-{1 + _MONTHS.index(found[1][:3].lower()):02}", _dated(text)
+        lambda match: f"{match[2]}-{1 + _MONTHS.index(match[1][:3].lower()):02}", _with_dates(text)
     )
 
 
-def _dated(text: str) -> str:
+def _with_dates(text: str) -> str:
     return pattern_of(_DATE).sub(_iso, text) if any(map(str.isdigit, text)) else text
 
 
-def _iso(found: re.Match[str]) -> str:
+def _iso(match: re.Match[str]) -> str:
     """Return a date as ``2026-05-14`` or ``May 14``; as it is if day and month may be swapped."""
     day, month, year = (
-        next(filter(None, found.group(name, f"{name}2", f"{name}3")), "")
+        next(filter(None, match.group(name, f"{name}2", f"{name}3")), "")
         for name in ("day", "month", "year")
     )
     if month.isdigit():
         if int(month) > 12:
             day, month = month, day
-        elif int(day) < 13 and "/" in found[0] and day != month:
-            return found[0]
+        elif int(day) < 13 and "/" in match[0] and day != month:
+            return match[0]
     elif not year:
         return f"{month[:3].capitalize()} {int(day)}"
     else:

@@ -430,8 +430,8 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     """
     value, zone = value.strip(), parser.zone or 0
     if value.endswith(EXCLUSIVE):
-        day, step = ("23:59:59", 1) if rest == "00:00:00" else ("00:00:00", -1e-6)
-        return _limit(value.removesuffix(EXCLUSIVE), parser, first, day) + step
+        clock, step = ("23:59:59", 1) if rest == "00:00:00" else ("00:00:00", -1e-6)
+        return _limit(value.removesuffix(EXCLUSIVE), parser, first, clock) + step
     if match := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
         year = datetime.fromtimestamp(first, UTC).year
         days = []

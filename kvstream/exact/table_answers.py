@@ -20,23 +20,23 @@ class TableQuestions:
 
     def __init__(
         self, blocks: Iterable[TextBlock], names: Sequence[str], questions: Sequence[str], *,
-        whole: bool = True, write: Writer | None = None, known: TableQuestions | None = None,
+        whole: bool = True, write: Writer | None = None, old: TableQuestions | None = None,
     ) -> None:  # fmt: skip
         """`whole`: the blocks are all of the text. `write`: writes queries for a text that is one
-        table. `known` has queries that need not be written again.
+        table. `old` has queries that need not be written again.
 
         Raises NotReadError for a text without a table, and what `write` raises.
         """
         self.queries: dict[str, str] = {}
         """The query of each question that fits one table. If it fits two, no row answers it."""
-        self.written: set[str] = known.written if known else set()
+        self.by_model: set[str] = old.by_model if old else set()
         """Questions whose query a model wrote."""
         self.header: Sequence[str] | None = None
         """Columns, if all of the text is one table."""
         self._tables: dict[str, list[tuple[Table, Columns]]] = {}
         self._unread: list[NotReadError] = []
         """Why rows of the text cannot be told apart."""
-        queries = known.queries if known else {}
+        queries = old.queries if old else {}
         for table in tables_of(blocks, names):
             self.header = table.header if table.whole else ()
             columns = Columns.of(table, whole=whole)
@@ -46,7 +46,7 @@ class TableQuestions:
                 query = queries.get(question) or plain_query(question, columns)
                 if query is None and writer is not None:
                     query = writer.query_of(question)
-                    self.written |= {question} if query else set()
+                    self.by_model |= {question} if query else set()
                 if query is not None:
                     self.queries[question] = query
                     self._tables.setdefault(question, []).append((table, columns))
@@ -60,11 +60,11 @@ class TableQuestions:
         """Read the rows; return the answers by question. Raises NotReadError, SourceError."""
         if self._unread and self.header:
             raise self._unread[0]
-        found: dict[str, dict[str, Any] | None] = {}
+        records: dict[str, dict[str, Any] | None] = {}
         fitting = {question: self._tables[question][0] for question in self.queries}
         for table, columns in {id(table): (table, c) for table, c in fitting.values()}.values():
             with RowDatabase.of(table, columns) as rows:
                 for question in (q for q, (own, _) in fitting.items() if own is table):
-                    zero = question not in self.written
-                    found[question] = rows.answer(self.queries[question], zero=zero)
-        return {question: record for question, record in found.items() if record is not None}
+                    zero = question not in self.by_model
+                    records[question] = rows.answer(self.queries[question], zero=zero)
+        return {question: record for question, record in records.items() if record is not None}

@@ -26,7 +26,7 @@ CERTAIN, LIKELY = 0.65, 0.5
 STEP = 1 / 32
 """The weight of one unit of the table."""
 _TOKEN = re.compile(r"\w+(?:[-._@/:]\w+)*|['’]s\b|\S")
-QUOTED = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
+QUOTE = re.compile(r"[\"“„«`]([^\"”“»`]+)[\"”“»`]|(?<!\w)['‘]([^'’‘]+)['’](?!\w)")
 WORDS = (
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
@@ -114,7 +114,7 @@ class Weights:
         parts = [exp(each - max(sums)) for each in sums]
         return {kind: part / sum(parts) for kind, part in zip(KINDS, parts, strict=True)}
 
-    def marked(self, features: Sequence[Sequence[int]]) -> list[int]:
+    def marks_of(self, features: Sequence[Sequence[int]]) -> list[int]:
         """Return the likeliest marks of all tokens (Viterbi)."""
         numbers = range(self.marks)
         sums, *others = ([self.score(rows, mark) for mark in numbers] for rows in features)
@@ -162,16 +162,16 @@ class Tokens:
     """The tokens of a question with their forms."""
 
     def __init__(self, text: str) -> None:
-        found = [*_TOKEN.finditer(text)]
-        inside = [match.span(match.lastindex or 0) for match in QUOTED.finditer(text)]
-        self.spans = [match.span() for match in found]
+        matches = [*_TOKEN.finditer(text)]
+        inside = [match.span(match.lastindex or 0) for match in QUOTE.finditer(text)]
+        self.spans = [match.span() for match in matches]
         self.quoted = [any(a <= begin < b for a, b in inside) for begin, _ in self.spans]
-        self.shapes = [_shape(match[0]) for match in found]
+        self.shapes = [_shape(match[0]) for match in matches]
         self.words = [
             shape if shape in ("9", "9th", "x9") else match[0].lower()
-            for match, shape in zip(found, self.shapes, strict=True)
+            for match, shape in zip(matches, self.shapes, strict=True)
         ]
-        self.plain = [match[0].lower() for match in found]
+        self.plain = [match[0].lower() for match in matches]
         self.classes = [*map(_class_of, self.plain, self.shapes)]
 
     def features(self) -> list[list[int]]:
@@ -202,12 +202,12 @@ class Tokens:
 
     def kind_features(self, marks: Sequence[int]) -> list[int]:
         """Return the rows of the features of the question, with one sign for each mark."""
-        words, classes = (_signed(forms, marks) for forms in (self.words, self.classes))
-        found = sorted({*marks} - {0})
-        named = sum(s == "Xx" and not m for s, m in zip(self.shapes[1:], marks[1:], strict=True))
-        rows = [row_of("has", found), row_of("named", min(named, 3)), row_of("begin", *words[:4])]
-        rows += [row_of("long", mark, min(5, marks.count(mark))) for mark in found]
-        rows += [row_of("has", found, word) for word in words[1:-1]]
+        words, classes = (_with_signs(forms, marks) for forms in (self.words, self.classes))
+        some = sorted({*marks} - {0})
+        names = sum(s == "Xx" and not m for s, m in zip(self.shapes[1:], marks[1:], strict=True))
+        rows = [row_of("has", some), row_of("named", min(names, 3)), row_of("begin", *words[:4])]
+        rows += [row_of("long", mark, min(5, marks.count(mark))) for mark in some]
+        rows += [row_of("has", some, word) for word in words[1:-1]]
         for mark, word, shape, quoted in zip(
             marks, self.plain, self.shapes, self.quoted, strict=True
         ):
@@ -229,7 +229,7 @@ def read(question: str) -> Wording:
     tokens = Tokens(question)
     if not tokens.spans:
         return Wording(dict.fromkeys(KINDS, 0.0), {})
-    marks = WEIGHTS.marked(tokens.features())
+    marks = WEIGHTS.marks_of(tokens.features())
     texts = {}
     for mark in {*marks} - {0}:
         spans = [span for span, own in zip(tokens.spans, marks, strict=True) if own == mark]
@@ -239,22 +239,22 @@ def read(question: str) -> Wording:
 
 def _unbroken(text: str, begin: int, end: int) -> str:
     """Return a stretch of a text; all of a quotation if it is part of one."""
-    for match in QUOTED.finditer(text):
+    for match in QUOTE.finditer(text):
         a, b = match.span(match.lastindex or 0)
         if a <= begin < b or a < end <= b:
             return text[a:b]
     return text[begin:end]
 
 
-def _signed(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
+def _with_signs(forms: Sequence[str], marks: Sequence[int]) -> list[str]:
     """Return forms with one sign in place of each run of the same mark."""
-    signed = ["^"]
+    out = ["^"]
     for at, (form, mark) in enumerate(zip(forms, marks, strict=True)):
         if not mark:
-            signed.append(form)
+            out.append(form)
         elif not at or marks[at - 1] != mark:
-            signed.append(f"<{mark}>")
-    return [*signed, "$"]
+            out.append(f"<{mark}>")
+    return [*out, "$"]
 
 
 def _shape(word: str) -> str:

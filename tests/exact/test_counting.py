@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from make_documents import docx
 
-from kvstream.api.exact import Asked, counted
+from kvstream.api.exact import Aim, counted
 from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
@@ -328,7 +328,7 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
         ("line", 122, []),
     ):  # fmt: skip
         record = counted(
-            open_sources([str(tmp_path / name) for name in logs]), Asked("count", "", unit)
+            open_sources([str(tmp_path / name) for name in logs]), Aim("count", "", unit)
         )
         assert record is not None
         assert (record["count"], record["warnings"]) == (count, told)
@@ -344,7 +344,7 @@ def test_the_structure_of_a_part_is_that_of_the_whole(tmp_path: Path) -> None:
         (chat, "message", "messages from Greta", 9),
         (chat, "message", "message 4", 1),
     ):
-        record = counted(restrict(open_sources([str(path)]), only), Asked("count", "", unit))
+        record = counted(restrict(open_sources([str(path)]), only), Aim("count", "", unit))
         assert record is not None
         assert record["count"] == count
 

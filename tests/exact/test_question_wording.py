@@ -23,7 +23,7 @@ def score(tokens: Tokens, marks: tuple[int, ...]) -> float:
 def test_the_marks_are_the_best_of_all(words: list[str]) -> None:
     tokens = Tokens(" ".join(words))
     every = [score(tokens, own) for own in product(range(len(MARKS)), repeat=len(tokens.spans))]
-    marks = WEIGHTS.marked(tokens.features())
+    marks = WEIGHTS.marks_of(tokens.features())
     assert score(tokens, tuple(marks)) == pytest.approx(max(every))
 
 

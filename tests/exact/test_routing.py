@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstream.exact import plain_queries, routing, wording
-from kvstream.exact.routing import Asked, iso_dates, route
+from kvstream.exact.routing import Aim, iso_dates, route
 from kvstream.exact.tables import Columns
 from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import tables_of
@@ -525,7 +525,7 @@ def test_any_question_goes_some_way(words: list[str]) -> None:
 @pytest.mark.parametrize("question", PLACES)
 def test_places(question: str) -> None:
     words, unit, place = PLACES[question]
-    assert replace(route(question), each=()) == Asked("count", words, unit, place=place)
+    assert replace(route(question), each=()) == Aim("count", words, unit, place=place)
 
 
 @pytest.mark.parametrize("question", SEVERAL)
@@ -542,7 +542,7 @@ def test_one_word_in_quotes_is_not_several() -> None:
 
 def test_the_rest_of_a_question() -> None:
     asked = route("How often is Anna mentioned, and why does she leave?")
-    assert asked == Asked("count", "Anna", rest="why does she leave")
+    assert asked == Aim("count", "Anna", rest="why does she leave")
     assert not route("Did anyone use the term quorum, and how many times?").rest
 
 
@@ -553,7 +553,7 @@ def test_times(question: str) -> None:
 
 
 def test_a_sender_and_a_day() -> None:
-    asked = Asked("scope", scope="messages from Meike", since="May 4", until="May 4")
+    asked = Aim("scope", scope="messages from Meike", since="May 4", until="May 4")
     assert route("what did Meike write on 4 May?") == asked
 
 
@@ -564,12 +564,12 @@ def test_a_year_before_a_month_is_no_day() -> None:
 @pytest.mark.parametrize("question", COUNTS)
 def test_counts(question: str) -> None:
     words, unit, scope = COUNTS[question]
-    assert route(question) == Asked("count", words, unit, scope)
+    assert route(question) == Aim("count", words, unit, scope)
 
 
 @pytest.mark.parametrize("question", SCOPES)
 def test_scopes(question: str) -> None:
-    assert route(question) == Asked("scope", scope=SCOPES[question])
+    assert route(question) == Aim("scope", scope=SCOPES[question])
 
 
 @pytest.mark.parametrize("question", OTHERS)
@@ -592,9 +592,9 @@ def test_words_that_ask_for_more_than_a_title(question: str) -> None:
 
 def test_a_title_is_no_part() -> None:
     question = "How often does the word lamp appear in Lamps and Shadows"
-    assert route(question) == Asked("count", "lamp")
+    assert route(question) == Aim("count", "lamp")
     for behind in ("in Dracula", "in total", "in the whole book", "in this speech", "at all"):
-        assert route(f"How often is Anna mentioned {behind}?") == Asked("count", "Anna")
+        assert route(f"How often is Anna mentioned {behind}?") == Aim("count", "Anna")
 
 
 @pytest.mark.parametrize("question", [
@@ -620,10 +620,10 @@ def test_what_is_asked_besides_the_words_is_no_count(question: str) -> None:
 
 def test_a_part_that_may_be_meant() -> None:
     """A line names it, and all of the text is read."""
-    assert route("Who wrote chapter 3?") == Asked("other", scope="chapter 3")
-    assert route("What happens after chapter 3?") == Asked("other", scope="chapter 3")
+    assert route("Who wrote chapter 3?") == Aim("other", scope="chapter 3")
+    assert route("What happens after chapter 3?") == Aim("other", scope="chapter 3")
     for question in ("Who is the king?", "Who hid the letter?"):
-        assert route(question) == Asked("other")
+        assert route(question) == Aim("other")
 
 
 def test_lines_by_their_level() -> None:
@@ -631,7 +631,7 @@ def test_lines_by_their_level() -> None:
         "How many errors happened?", "how many error messages are in the log", "Number of errors",
         "How many errors are there in this log file in total?",
     ):  # fmt: skip
-        assert route(question) == Asked("count", unit="error")
+        assert route(question) == Aim("count", unit="error")
     asked = route("How many warnings were there on 2015-07-30?")
     assert (asked.unit, asked.since) == ("warning", "2015-07-30")
     for question in ("How many errors per hour?", "How many errors did Ann make?"):
@@ -653,6 +653,6 @@ def test_what_a_model_estimates() -> None:
         "How many characters are there in the novel?",
         "how many emails did I write",
     ):
-        assert route(question) == Asked("other", estimates=True)
+        assert route(question) == Aim("other", estimates=True)
     for question in ("How many children does she have?", "How many rooms are there in the house?"):
-        assert route(question) == Asked("other")
+        assert route(question) == Aim("other")

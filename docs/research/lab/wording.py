@@ -222,7 +222,7 @@ def train(questions: Sequence[Labeled], seed: int = 3) -> bytes:
         some = [row for at, row in enumerate(rows) if at % FOLDS != fold]
         use(WEIGHTS, train_marker(some, WEIGHTS, seed))
         kinds += [
-            (own.kind_features(WEIGHTS.marked(own.features())), KINDS.index(each.kind))
+            (own.kind_features(WEIGHTS.marks_of(own.features())), KINDS.index(each.kind))
             for each, own in zip(every[fold::FOLDS], tokens[fold::FOLDS], strict=True)
         ]
     marker = train_marker(rows, WEIGHTS, seed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.exact import UNITS, Asked
+from kvstream.api.exact import UNITS, Aim
 from kvstream.api.options import Request
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
@@ -76,7 +76,7 @@ def command(
         Request(**{n: values[ROWS[n].key] for n in SHARED[:5]}), ModelSettings(), (),
         **{n: values[n] for n in SHARED[5:]},
     )  # fmt: skip
-    aim = Asked("count", words.strip(), unit or "")
+    aim = Aim("count", words.strip(), unit or "")
     how = {"inflected": inflections, "cased": case}
     sources = sources_or_usage(paths)
     unit_of = words.strip().casefold().removesuffix("s")

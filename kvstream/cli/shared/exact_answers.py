@@ -14,7 +14,7 @@ from time import strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvstream.api import exact
-from kvstream.api.exact import Asked, asks_of_rows, counted, route
+from kvstream.api.exact import Aim, asks_of_rows, counted, route
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
@@ -147,7 +147,7 @@ def for_each(
 
 
 def _answers(
-    paths: Sequence[str], options: Options, aims: Mapping[str, Asked], interrupts: Interrupts,
+    paths: Sequence[str], options: Options, aims: Mapping[str, Aim], interrupts: Interrupts,
     load: Callable[[], Callable[[], Model] | None],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
@@ -189,7 +189,7 @@ def _answers(
 
 
 def count(
-    paths: Sequence[str], options: Options, aim: Asked, interrupts: Interrupts, **how: Any
+    paths: Sequence[str], options: Options, aim: Aim, interrupts: Interrupts, **how: Any
 ) -> dict[str, Any] | None:
     """Return the JSON object of a count, or None if the text has no such units. `how`: see
     `counted`.
@@ -304,7 +304,7 @@ def _of_rows(
         return {}, (), [f"The model answers, because the table cannot be computed: {error}"]
     notes = [*sources.notes] if answers else []
     for question, record in answers.items():
-        model = loads().name if loads and question in table.written else None
+        model = loads().name if loads and question in table.by_model else None
         writer = f"Written by {model}" if model else "Without a model"
         notes.append(f"{writer}, computed from the rows: {record['query']}")
         record = {**record, "warnings": [*sources.warnings, *record["warnings"]], "model": model}
@@ -312,7 +312,7 @@ def _of_rows(
     return answers, table.header or (), notes
 
 
-def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Asked]) -> Options:
+def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Aim]) -> Options:
     """Return the options of a reading that answers these questions."""
     if any(each.estimates or each.kind == "count" for each in aims.values()):
         say(ESTIMATED)
@@ -334,7 +334,7 @@ def note_estimates(questions: Iterable[str]) -> None:
 def _of_part(
     paths: Sequence[str],
     options: Options,
-    aims: Mapping[str, Asked],
+    aims: Mapping[str, Aim],
     tell: Callable[[str], None] = say,
 ) -> Options:
     """Return options that read only the part that one question names, if the text has it.
