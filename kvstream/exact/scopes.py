@@ -72,10 +72,11 @@ _WHEN = re.compile(
     re.IGNORECASE,
 )
 _STAMP = re.compile(
-    r"\[?(?P<a>\d{1,4})(?P<sep>[-./])(?P<b>\d\d?)(?P=sep)(?P<c>\d{1,4})(?:,? |[T,])(?:at )?"
+    r"\u200e?\[?(?P<a>\d{1,4})(?P<sep>[-./])(?P<b>\d\d?)(?P=sep)(?P<c>\d{1,4})(?:,? |[T,])(?:at )?"
     r"(?P<clock>\d\d?:\d\d)(?P<second>:\d\d)?(?:\s?(?P<half>[AaPp])\.?[Mm]\b)?"
 )
 """The time of a chat or a diary, which a log does not have: without seconds or century."""
+_SLASHED = re.compile(r"\W{0,4}(\d\d?)/(\d\d?)/\d\d")
 _MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
 Keep = Callable[[Line], bool]
 
@@ -96,6 +97,8 @@ class Scope:
     """Senders that there are, for an error."""
     _times: list[str] = field(default_factory=list)
     """The first and the last time."""
+    parser: LineParser = field(default_factory=LineParser)
+    """Knows whether the day is before the month."""
     headed: bool = True
     """Whether the header of a table goes with its lines."""
     notes: list[str] = field(default_factory=list)
@@ -160,7 +163,7 @@ class Scope:
         if self.sender:
             tests.append(_from(self.sender, self._senders))
         if self.since or self.until:
-            tests.append(_between(self.since, self.until, self._times))
+            tests.append(_between(self.since, self.until, self._times, deepcopy(self.parser)))
         return tests
 
     def _missing(self, last: int) -> str:
@@ -186,6 +189,8 @@ def restrict(sources: SourceSet, only: str = "", since: str = "", until: str = "
         times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
         scope = _scope(sources, only) if only else Scope(times)
         scope.since, scope.until = since, until
+        if since or until:
+            scope.parser = _of_days(sources)
         sources.scope = scope
     return sources
 
@@ -357,9 +362,23 @@ def _from(sender: str, senders: list[str]) -> Keep:
     return keep
 
 
-def _between(since: str, until: str, times: list[str]) -> Keep:
+def _of_days(sources: SourceSet) -> LineParser:
+    """Return a parser that knows whether the day is before the month, if a line shows that."""
+    some = False
+    with suppress(SourceError):  # a pipe is read only once
+        for number, line in enumerate(lines_of(sources.again())):
+            if match := _SLASHED.match(line.text):
+                some, parser = True, LineParser()
+                if max(map(int, match.groups())) > 12 and _time(line, parser) is not None:
+                    return parser
+            elif number > SAMPLE and not some:
+                break
+    return LineParser()
+
+
+def _between(since: str, until: str, times: list[str], parser: LineParser) -> Keep:
     """Return the test for lines of a span of time; lines without one follow the line before."""
-    parser, inside, zone = LineParser(), False, 0
+    inside, zone = False, 0
     limits: list[float] = []
 
     def keep(line: Line) -> bool:

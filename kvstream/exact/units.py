@@ -36,7 +36,7 @@ MOST_CODE = 1 << 22
 Begins = Callable[[Line, Line | None], bool]
 """Whether a unit begins with a line; also gets the line before it."""
 _CHAT = re.compile(
-    r"\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
+    r"\u200e?\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
     r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? (?P<name>[^:\n]{1,40}): "
     r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<(?P<nick>[^>\n]{1,40})> (?=\S)"
 )

@@ -403,6 +403,23 @@ def test_headings_within_a_cell_of_a_notebook(tmp_path: Path) -> None:
     assert "".join(read(path, only="Rain").split()) == "#Rain" + "a```#no```##Drops##bc"
 
 
+@pytest.mark.parametrize("end", [" - Ann: x\n", ":30 ERROR x\n"])
+def test_days_before_the_first_that_shows_the_order(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "a.txt"
+    days = [f"{day}/03/2024{',' * (end[0] == ' ')} 10:1{day % 10}{end}" for day in range(11, 16)]
+    path.write_text("".join(days))
+    assert read(path, since="2024-03-12", until="2024-03-13").splitlines(True) == days[1:3]
+    assert read(path, until="10:30") == days[0]
+
+
+def test_the_mark_of_direction_before_a_message_with_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("[12.03.24, 10:15:33] Bo: hi\n\u200e[12.03.24, 10:16:00] Ann: \u200epicture\n")
+    assert read(path, only="messages from Bo") == "[12.03.24, 10:15:33] Bo: hi\n"
+    assert read(path, since="10:16").endswith("picture\n")
+    assert read(path, until="10:15:40") == "[12.03.24, 10:15:33] Bo: hi\n"
+
+
 def test_times_of_captions(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
     path.write_text("".join(f"{i}\n00:0{i}:00,000 --> 00:0{i}:01,000\nx{i}\n\n" for i in range(5)))
