@@ -247,6 +247,8 @@ def of_table(table: Table) -> Iterator[str]:
         yield f"The first line is read as the names of the columns: {shown}"
     if table.above:
         yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
+    if table.between:
+        yield f"Left out: {counted(table.between, 'line')} between the rows."
     if table.sums:
         yield f"Line {table.sums[0]:,} may have the sum of other rows; it counts as a row."
     if table.totals:

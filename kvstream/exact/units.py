@@ -53,8 +53,8 @@ _FUNCTIONS = {
     "go": r"^func\b", "rs": r"\bfn\s+\w+", "rb": r"^[ \t]*def\s+\S+", "swift": r"\bfunc\s+\w+",
     "kt": r"\bfun\s+[\w.<>]+\s*\(", "php": r"\bfunction\s+&?\w+\s*\(", "pl pm": r"^[ \t]*sub\s+\w+",
     "lua": r"\bfunction\s+[\w.:]+\s*\(", "sh bash": r"^[ \t]*(?:function\s+[\w-]+|[\w-]+\s*\(\))",
-    "c h cc cpp hpp cxx java cs": rf"^[ \t]*{_NO}(?:[\w:<>,\[\]]+[ \t*&]+)+{_NO}[\w:~]+\s*"
-    r"\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)[^;{}()=]*\{",
+    "c h cc cpp hpp cxx java cs": rf"^[ \t]*{_NO}(?:(?:[\w:<>,\[\]]+[ \t*&]+)+|(?=\w+::)){_NO}"
+    r"[\w:~]+\s*\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)[^;{}()=]*(?:(?<!:):(?!:)[^;={]*)?\{",
 }  # fmt: skip
 """How a function of a language begins, by the suffixes of its files."""
 _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in key.split()}

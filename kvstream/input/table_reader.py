@@ -74,6 +74,8 @@ class Table:
 
     whole = True
     """Whether it is all of the text."""
+    between = 0
+    """Number of lines between the rows that are none, such as the cells of a very long row."""
     failed: NotReadError | None = None
     """Why one of the first rows cannot be read."""
 
@@ -183,6 +185,7 @@ class InnerTable(Table):
         """Raises NotReadError for lines that are no rows with a header."""
         self.names, self.unparsed, self.lost, self.uneven, self.above = names, [], 0, 0, 0
         self._first, self.totals, self.sums = [], [], []
+        self.between = lines[-1].number - lines[0].number + 1 - len(lines)
         lines = [line for line in lines if not re.fullmatch(_RULE, line.text.strip())]
         texts = [line.text.strip(" >\n\r\t") for line in lines]
         if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
@@ -302,7 +305,8 @@ def _around_rows(blocks: Iterable[TextBlock], searches: Callable[[], bool]) -> I
 
 def _row_of(line: Line) -> tuple[bool, int]:
     """Return whether a line looks like a row of a table between other lines, and its source."""
-    looks = len(line.text) <= LONGEST_ROW and _IN_TABLE.search(line.text) is not None
+    short = len(line.text) <= LONGEST_ROW or line.text[0] == "|"
+    looks = short and _IN_TABLE.search(line.text) is not None
     return looks, line.block.source
 
 

@@ -263,6 +263,8 @@ def test_functions(tmp_path: Path) -> None:
         "class A {\n  // int no() {\n  public int a(int x) {\n    if (x > 1) { return b(); }\n  }\n"
     )
     assert units(tmp_path, "A.java", java + "  void b() {}\n}\n", "function") == 2
+    cpp = "A::A() : x(1), y{2} {\n  B::g(1);\n}\nA::~A() {\n}\nint A::f() const {\n  A::g(f);\n}\n"
+    assert units(tmp_path, "a.cpp", cpp, "function") == 3
     go = "package a\n\nfunc a() {}\n\nfunc (t T) b() int {\n}\n"
     assert units(tmp_path, "a.go", go, "function") == 2
     assert units(tmp_path, "a.py", python, "class", "nothing") == 0

@@ -785,6 +785,19 @@ def test_what_is_no_table_by_itself() -> None:
     assert delimiter_of(["a|b", "1|x", "2|y"], "-") == "|"
 
 
+def test_a_row_too_long_for_a_line_is_told(tmp_path: Path) -> None:
+    """Its cells are lines of their own in a page, and a line in Markdown."""
+    rows = [("ship", "note", "crew"), *((f"s{n}", "x" * (3, 12_000)[n == 4], n) for n in range(9))]
+    page, text = tmp_path / "a.html", tmp_path / "a.md"
+    page.write_text(f"<table>{''.join(f'<tr><td>{a}<td>{b}<td>{c}' for a, b, c in rows)}</table>")
+    lines = [f"| {a} | {b} | {c} |" for a, b, c in rows]
+    text.write_text("\n".join(["Ships", "", lines[0], "|---|---|---|", *lines[1:], ""]))
+    for path, figure, told in ((page, 32, ["Left out: 3 lines between the rows."]), (text, 36, [])):
+        record = TableQuestions(open_sources([str(path)]), [path.name], ["sum of crew"]).answers()
+        assert record["sum of crew"]["value"] == figure
+        assert record["sum of crew"]["warnings"] == told
+
+
 def test_a_sum_between_rows_is_told() -> None:
     text = "name,x\nA,5\nSubtotal,5\nB,9\nSubtotal,9\nTotal,14\n"
     told = [
