@@ -49,7 +49,7 @@ def read_shards(
     opening, here = sources.opening(), os.getcwd()
     alone = replace(request, interrupted=never)
     events: list[Any] = []
-    number = workers.used(len(parts), events.append)
+    number = workers.count(len(parts), events.append)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
         job = Job(settings, (alone,), Path(place), memories=True)

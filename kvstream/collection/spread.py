@@ -92,7 +92,7 @@ class Spread:
 
     def documents(self, documents: Sequence[Document]) -> Iterator[Outcome]:
         """Yield the outcome of every document. Raises KvstreamError."""
-        count = self.workers.used(len(documents), self.tell)
+        count = self.workers.count(len(documents), self.tell)
         self.tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), count))
         longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
         items = serial.todo(self.job, longest, digests=self.workers.elsewhere)

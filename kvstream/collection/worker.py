@@ -40,7 +40,7 @@ class Workers:
     """Bytes of RAM that each worker reserves."""
     open_reader: Callable[[Job], DocumentReader] = open_reader
 
-    def used(self, tasks: int, tell: Callable[[Notice], None]) -> int:
+    def count(self, tasks: int, tell: Callable[[Notice], None]) -> int:
         """Return how many workers have a task, and note if that is less than their number."""
         if self.number is not None and tasks < self.number:
             message = f"{tasks:,} of {self.number:,} workers start: each has one task at a time."

@@ -55,7 +55,7 @@ class Catalog:
             return f"{name} is not offered: its name is not UTF-8. Rename the file."
         return None
 
-    def offered(self) -> tuple[dict[str, Path], list[str]]:
+    def offers(self) -> tuple[dict[str, Path], list[str]]:
         """Return the files to answer from, and why others are left out, by their headers."""
         why = {path: self._unnamable(path) or self._unasked(path) for path in self._inside()}
         files = {path.stem: path for path, problem in why.items() if problem is None}
@@ -99,7 +99,7 @@ class Catalog:
 
     def listing(self) -> list[dict[str, Any]]:
         rows = [(self._model.name, self.created)]
-        for name, path in self.offered()[0].items():
+        for name, path in self.offers()[0].items():
             with suppress(OSError):  # removed meanwhile
                 rows.append((name, int(path.stat().st_mtime)))
         return [
@@ -191,6 +191,6 @@ def _makers(state: State, form: Callable[[str], str]) -> str:
 
 
 def _unknown(name: str, why: str = "") -> ApiError:
-    listed = "GET /v1/models lists those that are."
-    message = f"There is no model {name[:80]!r} here{f': {why}. ' if why else '; '}{listed}"
+    remedy = "GET /v1/models lists those that are."
+    message = f"There is no model {name[:80]!r} here{f': {why}. ' if why else '; '}{remedy}"
     return ApiError(404, message, code="model_not_found", param="model")

@@ -35,7 +35,7 @@ class Worker:
         self.answering, self.catalog, self.bound = answering, catalog, bound
         self.parallel, self.most_waiting = parallel, queue
         self.counts: dict[str, int] = {"done": 0, "failed": 0, "left": 0}
-        self._changed = threading.Condition()
+        self._change = threading.Condition()
         self._waiting: list[Job] = []
         self._active: dict[Job, tuple[Generator[Event, None, Reply], int]] = {}
         self.draining = False
@@ -48,7 +48,7 @@ class Worker:
 
     def submit(self, job: Job) -> None:
         """Put a job into the queue. Raises ApiError if the queue is full or the server ends."""
-        with self._changed:
+        with self._change:
             if self.draining:
                 raise shut_down(saved=False)
             # A job that is about to begin does not count as waiting.
@@ -62,19 +62,19 @@ class Worker:
                     retry_after=1,
                 )
             self._waiting.append(job)
-            self._changed.notify()
+            self._change.notify()
 
     def cancel(self, job: Job, count: Outcome = "left") -> None:
         """Stop a job: its client has left, or already knows why the job `failed`."""
-        with self._changed:
+        with self._change:
             job.canceled, job.count = True, count
             waited = self._left_queue(job)
-            self._changed.notify()
+            self._change.notify()
         if waited:
             self._count(job, count)
 
     def _left_queue(self, job: Job) -> bool:
-        with self._changed:
+        with self._change:
             waited = job in self._waiting
             if waited:
                 self._waiting.remove(job)
@@ -82,38 +82,38 @@ class Worker:
 
     def drain(self) -> None:
         """Accept no new requests; waiting ones get an error, those in progress may finish."""
-        with self._changed:
+        with self._change:
             self.draining = True
             waiting, self._waiting = self._waiting, []
-            self._changed.notify()
+            self._change.notify()
         for job in waiting:
             self._fail(job, shut_down(saved=False))
 
     def stop(self) -> None:
         """End the time of active jobs. Their readings are saved if the cache is lasting."""
         self.drain()
-        with self._changed:
+        with self._change:
             for job in self._active:
                 job.ending = True
 
     def close(self, seconds: float = 60.0) -> None:
         """Stop, and wait for the chunk that is being read."""
         self.stop()
-        with self._changed:
+        with self._change:
             self._ended = True
-            self._changed.notify()
+            self._change.notify()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     @property
     def load(self) -> dict[str, int]:
-        with self._changed:
+        with self._change:
             return {"active": len(self._active), "waiting": len(self._waiting), **self.counts}
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._active or self._waiting or self._ended)
+            with self._change:
+                self._change.wait_for(lambda: self._active or self._waiting or self._ended)
                 if self._ended and not self._active:
                     return
             try:
@@ -148,7 +148,7 @@ class Worker:
             if not self.bound.fits(size):
                 return  # the next jobs wait too: otherwise a large memory would never have its turn
             try:
-                with self._changed:
+                with self._change:
                     if not self._left_queue(job):  # the client has left meanwhile
                         continue
                     self._begin(job, size)
@@ -202,7 +202,7 @@ class Worker:
             job.spent += time.monotonic() - began
 
     def _leave(self, job: Job, count: Outcome | None) -> None:
-        with self._changed:
+        with self._change:
             _, size = self._active.pop(job)
             self.bound.give_back(size)
             if job.entry is not None and job.memory is not None:
@@ -213,7 +213,7 @@ class Worker:
 
     def _count(self, job: Job, count: Outcome, code: str = "") -> None:
         """Count a request; log one without an answer, and without its text or the lock."""
-        with self._changed:
+        with self._change:
             self.counts[count] += 1
         if count != "done":
             what = "failed" if count == "failed" else "the client left"

@@ -282,7 +282,7 @@ def test_workers_know_the_folder_of_the_results(
 
 def test_workers_without_a_task_are_told() -> None:
     told: list[Any] = []
-    assert Workers(4000).used(3, told.append) == 3
+    assert Workers(4000).count(3, told.append) == 3
     assert [(each.message[:22], each.note) for each in told] == [("3 of 4,000 workers sta", True)]
 
 

@@ -130,7 +130,7 @@ def test_two_models_answer_from_passages_and_both_caches_count(
     running: Running = start_of(both, memories=folder)
     one = model.room_of(request_of((), **SMALL))
     assert running.service.memory_bytes == 2 * one  # the models have the same shape
-    assert running.service.catalog.offered() == (
+    assert running.service.catalog.offers() == (
         {name: folder / f"{name}.kvs" for name in ("alone", "book", "own")}, []
     )  # fmt: skip
     reply = running.ask(QUESTION, model="book").json()
@@ -150,7 +150,7 @@ def test_two_models_answer_from_passages_and_both_caches_count(
 
 
 def test_why_a_file_is_not_offered_and_with_which_model_it_is(reader, model, folder) -> None:
-    offered, problems = Catalog(reader, folder, Bound(2**40)).offered()
+    offered, problems = Catalog(reader, folder, Bound(2**40)).offers()
     assert list(offered) == ["own"]
     assert problems == [
         "alone.kvs is not offered: it was made by pocket, and the server uses one model, reader. "
@@ -158,7 +158,7 @@ def test_why_a_file_is_not_offered_and_with_which_model_it_is(reader, model, fol
         "book.kvs is not offered: it was made by pocket for reader, and the server uses one model, "
         "reader. With -m pocket the server offers it, and pocket answers alone.",
     ]
-    offered, problems = Catalog(model, folder, Bound(2**40)).offered()
+    offered, problems = Catalog(model, folder, Bound(2**40)).offers()
     assert list(offered) == ["alone", "book"]
     assert problems == [
         "own.kvs is not offered: it was made by reader, and the server uses one model, pocket. "
@@ -170,7 +170,7 @@ def test_the_name_of_a_model_in_a_file_is_shown_in_one_short_line(model, tmp_pat
     name = "a\x1b[2J\nb" * 50
     odd = under_another_name(model, name)
     odd.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "odd.kvs")
-    [problem] = Catalog(model, tmp_path, Bound(2**40)).offered()[1]
+    [problem] = Catalog(model, tmp_path, Bound(2**40)).offers()[1]
     assert problem.isprintable()
     assert len(problem) < 600
 
@@ -184,7 +184,7 @@ def test_files_that_no_client_can_name_hide_no_other_one(model, folder, tmp_path
             pytest.skip("this file system takes no such names")
     catalog = Catalog(model, tmp_path, Bound(2**40))
     assert [row["id"] for row in catalog.listing()] == ["pocket", "good"]
-    assert catalog.offered()[1] == [
+    assert catalog.offers()[1] == [
         "caf?.kvs is not offered: its name is not UTF-8. Rename the file.",
         "pocket.kvs is not offered: the loaded model has this name. Rename the file.",
     ]
@@ -219,7 +219,7 @@ def test_a_client_does_not_see_where_the_model_of_a_file_lies(model, start, tmp_
     found = error(running.ask(QUESTION, model="own"), 404)
     assert "made by tiny-llama, and" in found["message"]
     assert "secret" not in json.dumps(found)
-    assert "-m /srv/secret/tiny-llama" in running.service.catalog.offered()[1][0]
+    assert "-m /srv/secret/tiny-llama" in running.service.catalog.offers()[1][0]
 
 
 def test_a_file_of_other_weights_of_the_same_name_is_told_without_options(
@@ -278,7 +278,7 @@ def test_a_file_that_never_fits_is_not_offered_but_named_with_its_bound(start, l
     running: Running = start(memories=memories)
     needed = f"{-(-size // 1000**2)}MB"
     most = running.service.bound.most
-    assert running.service.catalog.offered()[1] == [
+    assert running.service.catalog.offers()[1] == [
         f"large.kvs is not offered: it needs {size:,} bytes of KV cache, and all memories together "
         f"may hold {most:,}. With --bound {needed} the server offers it."
     ]
@@ -298,7 +298,7 @@ def test_a_file_that_never_fits_is_not_offered_but_named_with_its_bound(start, l
 def test_with_the_bound_that_is_named_the_file_is_offered(start, large) -> None:
     memories, size = large
     running: Running = start(memories=memories, bound=Budget.parse(rounded_up(size)).bytes)
-    assert running.service.catalog.offered()[1] == []
+    assert running.service.catalog.offers()[1] == []
     assert running.ask(QUESTION, model="large").status_code == 200
 
 
@@ -324,7 +324,7 @@ def test_what_a_header_says_of_its_size_ends_no_listing(model, folder, tmp_path,
         len(head).to_bytes(8, "little") + head.encode() + data[size + 8 :]
     )
     shutil.copy(folder / "alone.kvs", tmp_path)
-    offered = Catalog(model, tmp_path, Bound(10**9)).offered()[0]
+    offered = Catalog(model, tmp_path, Bound(10**9)).offers()[0]
     assert "alone" in offered
 
 

@@ -101,7 +101,7 @@ def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, 
     changed = data.replace(print_of, b"0" * len(print_of), 1)
     (tmp_path / "other.kvs").write_bytes(changed.replace(b'\\"pocket\\"', b'\\"reader\\"', 1))
     catalog = Catalog(model, tmp_path, Bound(10**9))
-    offered, problems = catalog.offered()
+    offered, problems = catalog.offers()
     assert list(offered) == ["book"]
     assert [row["id"] for row in catalog.listing()] == ["pocket", "book"]
     assert catalog.row("book")["id"] == "book"
@@ -119,7 +119,7 @@ def test_a_file_that_is_nested_too_deep_hides_no_other_one(server, memories, hea
     try:
         rows = server.http.get("/v1/models").json()["data"]
         assert [row["id"] for row in rows] == ["pocket", "book", "other"]
-        assert any("nested.kvs" in each for each in server.service.catalog.offered()[1])
+        assert any("nested.kvs" in each for each in server.service.catalog.offers()[1])
         assert "nested.kvs" in error(server.ask(QUESTION, model="nested"), 400)["message"]
     finally:
         path.unlink()

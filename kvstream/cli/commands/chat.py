@@ -145,7 +145,7 @@ def _read(prompt: bool) -> str:
     return line
 
 
-def _edited() -> str:
+def _edit() -> str:
     """Return a line that the user typed and edited, empty at the end of the input."""
     with suppress(ImportError):  # not on Windows, whose console edits lines itself
         import readline  # noqa: F401  # its import is what gives input() arrow keys and history
@@ -173,7 +173,7 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
     warned = pressed = False
     while True:
         try:
-            line = _edited() if terminal and sys.stdout.isatty() else _read(terminal)
+            line = _edit() if terminal and sys.stdout.isatty() else _read(terminal)
         except KeyboardInterrupt:
             if not terminal or (pressed and not _half_typed()):
                 raise

@@ -95,7 +95,7 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
         stack.enter_context(running.whole_or_none(output))
         several = len(options.methods) > 1 and not options.dry_run
         once = [path for path in paths if several and not inputs.can_be_read_again(path)]
-        copies = stack.enter_context(_copied(once, interrupts))
+        copies = stack.enter_context(_copies(once, interrupts))
         sources = inputs.open_sources(paths, options, interrupts, copies=copies)
         pages = sources.check()
         model = open_model(options, reporter)
@@ -110,7 +110,7 @@ def compare(paths: Sequence[str], options: Options, *, as_csv: bool = False) -> 
 
 
 @contextmanager
-def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[str, str]]:
+def _copies(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[str, str]]:
     """Copy sources that can be read only once; yield their temporary files by source name."""
     with ExitStack() as stack:
         copies = {}
@@ -212,9 +212,9 @@ class Comparison:
                     _fail(page, methods[turn + 1 :], "Not run, because the run failed.")
                     break
             if self.interrupts():
-                if skipped := methods[turn + 1 :]:
-                    self._leave_out("Interrupted", skipped)
-                    _fail(page, skipped, "Not run, because of the interrupt.")
+                if names := methods[turn + 1 :]:
+                    self._leave_out("Interrupted", names)
+                    _fail(page, names, "Not run, because of the interrupt.")
                 break
         self.reporter.close()
         self._show_all()
@@ -331,8 +331,8 @@ def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterato
             own = [row for row in rows if row.method == method]
             answers = [row for row in own if row.result and row.result.question == question]
             # A refused method has one row, for all questions that it did not answer.
-            refused = [row for row in own if row.result is None]
-            if some := answers or refused:
+            refusals = [row for row in own if row.result is None]
+            if some := answers or refusals:
                 yield from _answer(some[0], max(map(len, methods)), width)
         yield ""
     if any(row.warned for row in rows):

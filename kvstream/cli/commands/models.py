@@ -111,7 +111,7 @@ def get(name: str | None) -> None:
     `kvstream ask book.txt "Who?" -m smollm2`. No other command fetches these models.
     """
     if name is None:
-        for line in _offered(OFFERS.values(), columns()):
+        for line in _paragraphs(OFFERS.values(), columns()):
             click.echo(line)
         return
     if name not in OFFERS:
@@ -127,7 +127,7 @@ def get(name: str | None) -> None:
     say(f"{name} is in {path}; use it with -m {name}.")
 
 
-def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
+def _paragraphs(offers: Collection[Offer], width: int) -> Iterator[str]:
     """Yield a paragraph of at most `width` columns for each model, beside its name."""
     names = max(len(offer.name) for offer in offers)
     for offer in offers:

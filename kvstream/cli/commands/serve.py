@@ -64,12 +64,12 @@ def serve(options: Options, settings: ServerSettings) -> None:
 
         def ready(server: run.Server) -> None:
             service = server.service
-            offered, problems = service.catalog.offered()
+            files, problems = service.catalog.offers()
             if options.model == POCKET and not options.quiet:
-                log.info(ONLY_POCKET if offered else demonstration(options))
+                log.info(ONLY_POCKET if files else demonstration(options))
             for problem in problems:
                 log.warning("%s", problem)
-            log.info("Models: %s", ", ".join([model.name, *offered]))
+            log.info("Models: %s", ", ".join([model.name, *files]))
             log.info(
                 "A memory holds at most %s bytes, all memories together %s.",
                 f"{service.memory_bytes:,}",

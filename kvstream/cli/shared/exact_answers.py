@@ -130,9 +130,9 @@ def for_each(
 
         names = [p for p in paths if p == "-" or (os.path.exists(p) and not can_be_read_again(p))]
         if files := [path for path in paths if path not in names]:
-            files, skipped = files_of(files, plain=options.request.plain)
+            files, messages = files_of(files, plain=options.request.plain)
             names = [*files, *names]
-            for message in skipped:
+            for message in messages:
                 say(f"Warning: {message}")
     for name in names:
         try:

@@ -58,7 +58,7 @@ class PageFile(OutputFile):
 
 
 @contextmanager
-def reported(options: Options) -> Iterator[Report]:
+def report(options: Options) -> Iterator[Report]:
     """Yield what collects the events of a run; write its page if the run succeeds."""
     assert options.report is not None
     file = PageFile(options.report, quiet=options.quiet)

@@ -77,7 +77,7 @@ def prepared(
     reporter.cites = answers and in_file and not options.quiet and sys.stderr.isatty()
     recorders: list[Recorder] = []
     if options.report is not None:
-        recorders.append(stack.enter_context(reports.reported(options)))
+        recorders.append(stack.enter_context(reports.report(options)))
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)

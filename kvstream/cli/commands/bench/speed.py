@@ -121,9 +121,9 @@ PANELS = (
 def _plots(rows: list[Any]) -> Any:
     ours = [r for r in rows if r["system"] == "kvstream"]
     for title, key, unit, sign in PANELS:
-        measured = [r for r in rows if r.get(key)]
+        part = [r for r in rows if r.get(key)]
         yield from result_output.lines(
-            title[0].upper() + title[1:], measured, ("tokens", lambda r: r["tokens"]),
+            title[0].upper() + title[1:], part, ("tokens", lambda r: r["tokens"]),
             (sign, lambda r, key=key, unit=unit: r[key] / unit),  # type: ignore[misc]
             lambda r: _name(r, ours).strip(), log=True,
         )  # fmt: skip
