@@ -17,7 +17,7 @@ import torch
 from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
-from kvstream.cli.commands.models import _lines, _offered, _row
+from kvstream.cli.commands.models import _lines, _paragraphs, _row
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import precision
 from kvstream.run.request import Request
@@ -260,13 +260,13 @@ def test_the_list_fits_the_terminal_and_keeps_names_whole() -> None:
 
 
 def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
-    told = "\n".join(_offered(OFFERS.values(), 80)).split("\n")
+    told = "\n".join(_paragraphs(OFFERS.values(), 80)).split("\n")
     assert max(map(len, told)) <= 80
     names = [line[:11].strip() for line in told if line[0] != " "]
     assert names == ["smollm2", "reader", "qwen-0.5b", "reader-0.5b", "qwen-1.5b"]
     words = [word for line in told for word in line.split()]
     assert {"English;", "memory,"} <= set(words)
-    wide = list(_offered(OFFERS.values(), 400))
+    wide = list(_paragraphs(OFFERS.values(), 400))
     assert [line.count("\n") for line in wide] == [0] * len(OFFERS)
     assert wide[1].startswith("reader       smollm2 with kvstream's adapter")
 
