@@ -253,7 +253,7 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
     found.add(settings(replace(plain, run=RunSettings(thin="auto"))))
     assert len(found | {settings(plain)}) == 2 + len(others)
     untold = {
-        "every", "checkpoint", "checkpoint_every", "interrupted", "given", "follow", "shards",
+        "every", "checkpoint", "checkpoint_every", "interrupted", "choices", "follow", "shards",
         "workers", "worker_memory", "max_unpacked",
     }  # fmt: skip
     assert {field.name for field in fields(Request)} == set(others) | untold
