@@ -87,9 +87,9 @@ class _Reading:
     def query(self) -> str | None:
         """Return the query, or None."""
         for link in re.finditer(rf"(?i) (?:{terms.CLAUSE}) ", self.text):
-            said = "no " * (link[0] == " without ") + self.text[link.end() :]
-            every = re.split(r",? and (?:whose |where |with |the )?", said)
-            whole = self._clause(said)
+            rest = "no " * (link[0] == " without ") + self.text[link.end() :]
+            every = re.split(r",? and (?:whose |where |with |the )?", rest)
+            whole = self._clause(rest)
             clauses = [whole] if whole else [*map(self._clause, every)]
             if all(clauses):
                 self.where = [clause for clause in clauses if clause]
@@ -98,7 +98,7 @@ class _Reading:
         last = re.search(r" (?:is|are|=) (?!there|here)(\w+)$", self.text, re.IGNORECASE)
         if last and last[1].casefold() in terms.SKIPPED:
             return None  # where the country is us
-        parts = self._conditioned([*self._parts()])
+        parts = self._without_conditions([*self._parts()])
         kinds = "".join(part.kind for part in parts)
         at = [part.data for part in parts if part.kind == "C"]
         operations = [part.data for part in parts if part.kind in "MF"]
@@ -109,7 +109,7 @@ class _Reading:
         if re.fullmatch("#R?", kinds) and ("R" in kinds or self.where):
             return self._select("COUNT(*)")
         if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
-            shared = at[0] in self.columns.shared
+            shared = at[0] in self.columns.repeats
             above = any(re.search("[<>]|BETWEEN|NULL", each) for each in self.where)
             if (shared and above) or (kinds == "#CR" and parts[2].text not in terms.WHOLE):
                 return None  # a city with more than 3 rows, or rows of a column called failed
@@ -118,7 +118,7 @@ class _Reading:
             name = self._name(at[0])
             return self._select(f"COUNT(DISTINCT {name})" if "#" in kinds else f"DISTINCT {name}")
         both = re.fullmatch("W?FCC", kinds) and not self.columns.numbers[at[1]]
-        if both and at[1] not in self.columns.shared:
+        if both and at[1] not in self.columns.repeats:
             at, kinds = at[:1], "FC"  # the mean depth of the rivers, which are the rows
         if re.fullmatch("W?FCR?|W?CF", kinds):
             figure = self._function(operations[0], at[0])
@@ -131,15 +131,15 @@ class _Reading:
         if re.fullmatch("W?R?MCR?", kinds):
             texts = {*range(len(self.columns.names))} - self.columns.numeric - self.columns.dates
             summed = any(p.text in terms.QUANTITY for p in parts)
-            if summed and parts[0].text == "who" and min(texts, default=-1) in self.columns.shared:
+            if summed and parts[0].text == "who" and min(texts, default=-1) in self.columns.repeats:
                 return None  # one may have several rows, whose sum is asked for
             return self._best(operations[0], at[0])
-        if found := re.fullmatch("W?C(?:MC|CM)|(MCW?C)", kinds):
-            show, of = at[::-1] if found[1] else at
+        if match := re.fullmatch("W?C(?:MC|CM)|(MCW?C)", kinds):
+            show, of = at[::-1] if match[1] else at
             word = next(part.text for part in parts if part.kind == "M")
             if show in self.columns.flags:
                 return None  # who sold most, if a column is called sold
-            if word in terms.QUANTITY and show in self.columns.shared:
+            if word in terms.QUANTITY and show in self.columns.repeats:
                 return self._groups(show, self._function("sum", of), operations[0])
             return self._best(operations[0], of, show)
         if re.fullmatch("W?C", kinds) and self.where:
@@ -180,8 +180,8 @@ class _Reading:
             return None
         name = self._name(of)
         best = self._select(f"{_FUNCTIONS[operation]}({name})")
-        shown = name if show is None else f"{self._name(show)}, {name}"
-        return self._select(shown, f"{name} = ({best})")
+        names = name if show is None else f"{self._name(show)}, {name}"
+        return self._select(names, f"{name} = ({best})")
 
     def _parts(self) -> Iterator[_Part]:
         """Yield the longest stretches that are known, without words that change nothing."""
@@ -190,8 +190,8 @@ class _Reading:
         while at < len(tokens):
             for end in range(min(len(tokens), at + LONGEST), at, -1):
                 phrase = self.text[tokens[at].start() : tokens[end - 1].end()]
-                quoted = tokens[at]["quoted"] if end - at == 1 else None
-                part = self._part(quoted or phrase, single=end - at == 1, quoted=bool(quoted))
+                quote = tokens[at]["quoted"] if end - at == 1 else None
+                part = self._part(quote or phrase, single=end - at == 1, quoted=bool(quote))
                 if part is not None:
                     self.done |= part.kind == "-" and part.text in terms.DEEDS
                     if part.kind != "-":
@@ -206,12 +206,12 @@ class _Reading:
         word = low if single and not quoted else ""
         operation = terms.PHRASES.get(low) or terms.OPERATION.get(word)
         bounded = terms.FILLERS.isdisjoint((low.split()[0], low.split()[-1]))
-        held = self.columns.held(re.sub("['’]s$", "", phrase))
+        spellings = self.columns.spellings(re.sub("['’]s$", "", phrase))
         named = (bounded or single) and not re.search("[<>=!]", phrase)
-        near = self.columns.named(phrase) if named else []
+        near = self.columns.by_name(phrase) if named else []
         exact = [c for c in near if words_of(self.columns.header[c]) == words_of(phrase)]
-        if quoted and held:
-            return _Part("V", phrase, held)
+        if quoted and spellings:
+            return _Part("V", phrase, spellings)
         if operation:
             return _Part(_KINDS[operation], low, operation)
         if (amount := _amount(low)) is not None:
@@ -225,11 +225,11 @@ class _Reading:
         if word in terms.WHICH or re.fullmatch("how (?:much|high|low|large|big)", low):
             return _Part("W", low)
         if word and terms.ROW_WORDS.intersection(words_of(word)):
-            return _Part("X" if held else "R", low)
+            return _Part("X" if spellings else "R", low)
         if word in terms.SKIPPED or (word in _FRONT and not self.begun):
-            return _Part(self._kind_of(phrase, held), low, held)
-        if held:
-            return _Part("X" if terms.NOT.match(low.split()[0]) else "V", phrase, held)
+            return _Part(self._kind_of(phrase, spellings), low, spellings)
+        if spellings:
+            return _Part("X" if terms.NOT.match(low.split()[0]) else "V", phrase, spellings)
         if len(near) == 1:  # orders are rows, if the column is order_id
             labels = terms.LABELS.intersection(words_of(self.columns.header[near[0]]))
             return _Part("R" if labels else "C", low, near[0])
@@ -237,19 +237,19 @@ class _Reading:
             return _Part("R", low)
         return _Part("X", low) if single else None
 
-    def _kind_of(self, phrase: str, held: Mapping[int, str]) -> str:
+    def _kind_of(self, phrase: str, spellings: Mapping[int, str]) -> str:
         """Return the kind of a word that changes nothing, unless it is a value: the US, not us."""
         capitals = phrase.isupper() and not self.text.isupper()
         if capitals and phrase not in ("I", self.text.split()[0]):
-            return "V" if held else "X-"[len(phrase) > 2]
-        if not held or phrase == "I" or phrase.casefold() in terms.LITTLE:
+            return "V" if spellings else "X-"[len(phrase) > 2]
+        if not spellings or phrase == "I" or phrase.casefold() in terms.LITTLE:
             return "-"
         code = rf"^{phrase}\b|\b(?:in|of|for|from)(?: the)? {phrase}\b"
-        if all(map(str.isupper, held.values())):
+        if all(map(str.isupper, spellings.values())):
             return "X" if pattern_of(code).search(self.text) else "-"
         return "V"
 
-    def _conditioned(self, parts: list[_Part]) -> list[_Part]:
+    def _without_conditions(self, parts: list[_Part]) -> list[_Part]:
         """Return the parts without those of conditions, which `where` gets."""
         ahead = [*(part.kind for part in parts[1:]), ""]
         parts = [p for p, kind in zip(parts, ahead, strict=False) if p.kind != "G" or kind == "C"]
@@ -268,9 +268,9 @@ class _Reading:
                 if begin and parts[begin - 1].text in _DENIES:
                     begin, sign = begin - 1, "!="
                 clause = self._condition(column, sign, part.data[column])
-                said = self._says([p.text for p in parts[begin:end]], column)
+                says = self._says([p.text for p in parts[begin:end]], column)
                 counts = begin < place and parts[end:] and parts[end].kind in "CR"
-                if column in self.columns.numeric and (counts or not said):
+                if column in self.columns.numeric and (counts or not says):
                     clause = None  # the 3 largest prices, or the price of 3 orders
             elif part.kind == "A":
                 near = [p for p in (place + 1, place - 1) if 0 <= p < len(parts)]
@@ -301,31 +301,31 @@ class _Reading:
         """Return the condition in words such as ``the price is above 3``; None if it is none."""
         empty = re.match(r"(?:an? )?(empty|missing|blank|no) (.+)", text, re.IGNORECASE)
         if empty:
-            found = self.columns.named(empty[2])
-            known = len(found) == 1 and found[0] not in self.columns.held(empty[1])
-            return f"{self._name(found[0])} IS NULL" if known else None
+            columns = self.columns.by_name(empty[2])
+            known = len(columns) == 1 and columns[0] not in self.columns.spellings(empty[1])
+            return f"{self._name(columns[0])} IS NULL" if known else None
         words = text.split()
         for count in range(len(words) - 1, 0, -1):
-            found = self.columns.named(" ".join(words[:count]))
-            if len(found) != 1 or not words[count - 1][-1:].isalnum():
+            columns = self.columns.by_name(" ".join(words[:count]))
+            if len(columns) != 1 or not words[count - 1][-1:].isalnum():
                 continue
             rest = re.sub(f"^{terms.BE}", "", " ".join(words[count:]), flags=re.IGNORECASE)
-            whole = found[0] in self.columns.held(rest)  # such as `not paid` and `missing`
+            whole = columns[0] in self.columns.spellings(rest)  # such as `not paid` and `missing`
             for relation, pattern in terms.RELATIONS[-1:] if whole else terms.RELATIONS:
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
-                    said = (match.groupdict().get(key) or "" for key in ("value", "end"))
-                    return self._condition(found[0], relation, *(v.strip(_QUOTES) for v in said))
+                    texts = (match.groupdict().get(key) or "" for key in ("value", "end"))
+                    return self._condition(columns[0], relation, *(v.strip(_QUOTES) for v in texts))
         return None
 
-    def _is_written(self, column: int, value: str) -> bool:
+    def _has_unit(self, column: int, value: str) -> bool:
         """Return whether a column may have a number with this unit, and no other one is meant."""
-        own, asked = Numbers(self.columns.styles[column].point), Numbers()
+        own, other = Numbers(self.columns.styles[column].point), Numbers()
         if len(value) > MOST_DIGITS or (own.point == "," and _UNSURE.search(value)):
             return False
-        asked.parse(value)
-        for text in self.columns.filled[column]:
+        other.parse(value)
+        for text in self.columns.cells[column]:
             own.parse(text)  # notes its unit
-        [unit], header = asked.units, self.columns.header[column].casefold()
+        [unit], header = other.units, self.columns.header[column].casefold()
         free = re.search("%|percent|pct", header) if unit == "%" else {*own.units} == {""}
         return unit in ("", *own.units) or bool(free)
 
@@ -337,19 +337,19 @@ class _Reading:
             return f"{name} IS NULL"
         if number and relation not in ("contains", "starts"):
             figures = [Numbers().parse(each) for each in values]
-            shown = [f"{each:f}" for each in figures if each is not None]
-            if len(shown) < len(values) or not all(self._is_written(column, v) for v in values):
+            literals = [f"{each:f}" for each in figures if each is not None]
+            if len(literals) < len(values) or not all(self._has_unit(column, v) for v in values):
                 return None
         elif column in self.columns.dates and _ISO.match(re.sub(r"\d", "0", " ".join(values))):
-            shown, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
+            literals, name = [f"'{each}'" for each in values], f"substr({name}, 1, {len(value)})"
         elif relation in ("=", "!="):
-            spelled = self.columns.held(value).get(column)
-            odd = _ODD if spelled else _ODD | terms.SKIPPED | terms.GROUPS | terms.WHICH
-            if (spelled is None and self.columns.complete) or words & odd:
+            spelling = self.columns.spellings(value).get(column)
+            odd = _ODD if spelling else _ODD | terms.SKIPPED | terms.GROUPS | terms.WHICH
+            if (spelling is None and self.columns.complete) or words & odd:
                 return None
-            shown = ["'" + (spelled or value).replace("'", "''") + "'"]
+            literals = ["'" + (spelling or value).replace("'", "''") + "'"]
         elif relation in ("contains", "starts") and not (words & _ODD or re.search("[%_]", value)):
-            cells = (t for t in self.columns.filled[column] if value.casefold() in t.casefold())
+            cells = (t for t in self.columns.cells[column] if value.casefold() in t.casefold())
             if not value.isascii() and not all(value in text for text in cells):
                 return None  # SQLite knows both cases of ASCII alone
             pattern = f"%{value}%" if relation == "contains" else f"{value}%"
@@ -357,8 +357,8 @@ class _Reading:
         else:
             return None
         if relation == "between":
-            return f"{name} BETWEEN {shown[0]} AND {shown[1]}"
-        return f"{name} {'IS NOT' if relation == '!=' else relation} {shown[0]}"
+            return f"{name} BETWEEN {literals[0]} AND {literals[1]}"
+        return f"{name} {'IS NOT' if relation == '!=' else relation} {literals[0]}"
 
 
 _QUOTES = " \"'“”‘’`"
@@ -369,9 +369,9 @@ _ODD = terms.COMPARES | {*terms.OPERATION, "or", "and"}
 
 def _amount(text: str) -> tuple[str, str, str] | None:
     """Return relation and numbers of words such as ``more than 80``, or None."""
-    if found := re.fullmatch(rf"between ({terms.NUMBER}) and ({terms.NUMBER})", text):
-        return "between", found[1], found[2]
+    if match := re.fullmatch(rf"between ({terms.NUMBER}) and ({terms.NUMBER})", text):
+        return "between", match[1], match[2]
     for relation, words in terms.AMOUNTS.items():
-        if found := pattern_of(rf"(?:{words}) ?({terms.NUMBER})").fullmatch(text):
-            return relation, found[1], ""
+        if match := pattern_of(rf"(?:{words}) ?({terms.NUMBER})").fullmatch(text):
+            return relation, match[1], ""
     return None

@@ -26,7 +26,7 @@ _FIGURE_OF = re.compile(
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
 _WHICH = re.compile(r"\b(?:which|what) (\w+)")
 _NTH = re.compile(r"(?i)\b(?:second|third|fourth|fifth|2nd|3rd|[4-9]th)\b")
-_COMPARED = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
+_COMPARISON = re.compile(r"(?:(\w+) (?:=|!=|<>) )?'((?:[^']|'')*)'")
 """A column, or nothing, and the text that it is compared with."""
 _EMPTY = re.compile(r"(?i)\b(\w+) IS (NOT )?NULL\b")
 _FORMAT = re.compile(r"(?i)strftime\('[^']*'")
@@ -39,8 +39,8 @@ _OTHER_FORM = re.compile(
 """What no query of the rows needs, without its texts: other tables, joins, comments."""
 _AGGREGATE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX|COUNT)\(")
 _TWO_FIGURES = re.compile(rf"(?i)\b(?:{'|'.join(_FIGURES)})\b.* and .*\b(?:{'|'.join(_FIGURES)})\b")
-_ADDED = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN)\((?:DISTINCT )?(\w+)")
-_SORTED = re.compile(
+_SUMS = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN)\((?:DISTINCT )?(\w+)")
+_SORTS = re.compile(
     r"(?i)\bM(?:IN|AX)\((\w+)\)|\b(\w+) ?(?:[<>]=?(?!>)|BETWEEN\b)|ORDER BY (\w+)(?=.* LIMIT )"
 )
 """Columns that must have the order of numbers or of time."""
@@ -80,12 +80,12 @@ _ENDS = {
     for least, name in enumerate(("max", "min"))
 }
 """Words for the largest and the smallest."""
-_MEANT = {word: words for most, least, words in terms.SUPERLATIVES for word in most | least}
+_SENSES = {word: words for most, least, words in terms.SUPERLATIVES for word in most | least}
 _FRONT = terms.FRONT | terms.LISTS
-_AGED = frozenset().union(*terms.AGES.values())
-_SORTED_BY = {"oldest", *terms.OPERATION}
-_PASSED = {"per", "or", "each"} | terms.SKIPPED | terms.ROW_WORDS | terms.OPERATION.keys()
-_KNOWN = {*map(loose, terms.SKIPPED | _FRONT | terms.WHICH | terms.ROW_WORDS)}
+_AGES = frozenset().union(*terms.AGES.values())
+_SORT_WORDS = {"oldest", *terms.OPERATION}
+_FREE = {"per", "or", "each"} | terms.SKIPPED | terms.ROW_WORDS | terms.OPERATION.keys()
+_USUAL = {*map(loose, terms.SKIPPED | _FRONT | terms.WHICH | terms.ROW_WORDS)}
 SURE = -0.03
 """Least mean log-probability of a query whose column the question need not name."""
 
@@ -101,44 +101,44 @@ class QueryChecks:
 
         `likely`: the mean log-probability of the query.
         """
-        asked = loose(plain(question))
+        wording = loose(plain(question))
         literals = [text.replace("''", "'").strip("%") for text in _LITERAL.findall(sql)]
         bare = re.sub(r"(?i) LIMIT 1$", "", _LITERAL.sub("", sql))
-        said = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
+        query = loose(" ".join([*literals, re.sub(r"(?i) AS \w+", "", bare)]))
         words = {*re.findall(r"\w+", question.casefold())}
         words -= {word for name in self.header for word in words_of(name)}
         by = {self.columns.place(name) for name in _ORDER.findall(sql)} - {None}
         words -= {"youngest", "longest"} if by & self.columns.times else set()
         return (
-            all(map(self._is_held, _FIGURE_OF.findall(asked)))
+            all(map(self._has_figure, _FIGURE_OF.findall(wording)))
             and _OTHER_FORM.search(_LITERAL.sub("''", _FORMAT.sub("", sql))) is None
-            and all(self._shows(bare, word) for word in _WHICH.findall(asked))
-            and self._orders(_LITERAL.sub("", sql), asked)
-            and self._compares(sql, bare, asked)
-            and self._tells(sql, asked, likely)
-            and self._sorts(by, asked)
+            and all(self._shows(bare, word) for word in _WHICH.findall(wording))
+            and self._orders(_LITERAL.sub("", sql), wording)
+            and self._compares(sql, bare, wording)
+            and self._tells(sql, wording, likely)
+            and self._sorts(by, wording)
             and _agrees(bare, literals, question, words)
-            and all(f" {value} " in f" {said} " for value in self.values(question))
+            and all(f" {value} " in f" {query} " for value in self.values(question))
         )
 
     def values(self, question: str) -> list[str]:
         """Return the values of texts of the table that a question names, as `loose` writes them."""
         words = loose(plain(question)).split()
         names = {word for name in self.columns.names for word in re.findall(r"\w+", loose(name))}
-        found = []
+        values = []
         for begin in range(len(words)):
             for end in range(begin + 1, min(len(words), begin + 6) + 1):
                 value = " ".join(words[begin:end]).strip(".,:")
-                held = self.columns.values.get(value, {}).keys() - self.columns.numeric
-                if held - self.columns.flags.keys() and value not in names and len(value) > 2:
-                    found.append(value)
-        return found
+                columns = self.columns.values.get(value, {}).keys() - self.columns.numeric
+                if columns - self.columns.flags.keys() and value not in names and len(value) > 2:
+                    values.append(value)
+        return values
 
-    def _is_held(self, words: tuple[str, str]) -> bool:
+    def _has_figure(self, words: tuple[str, str]) -> bool:
         """Return whether a column may hold a figure that a question names: its mean race time."""
         columns = {each for name in self.header for each in words_of(name)}
         columns |= {each for group in terms.SAME if group & columns for each in group}
-        if words[0] in _PASSED:
+        if words[0] in _FREE:
             return True
         return any(_has(each, words) for each in columns)
 
@@ -148,90 +148,90 @@ class QueryChecks:
         own = {name.casefold() for name, title in names if word in words_of(title)}
         return not own or not own.isdisjoint(re.findall(r"\w+", bare.casefold()))
 
-    def _tells(self, sql: str, asked: str, likely: float) -> bool:
+    def _tells(self, sql: str, question: str, likely: float) -> bool:
         """Return whether a query for the row of a name shows a column that the question names, or
         all words of the question are known: Thor's favorite food is not his breed.
         """
         look = _LOOK_UP.match(sql)
         keys = {self.columns.place(name) for name in _IS.findall(sql)} - {None}
-        if look is None or not keys - self.columns.shared - self.columns.dates:
+        if look is None or not keys - self.columns.repeats - self.columns.dates:
             return True
-        shown = [self.columns.place(name) for name in look[1].split(", ")]
-        if look[1] != "*" and None in shown:
+        columns = [self.columns.place(name) for name in look[1].split(", ")]
+        if look[1] != "*" and None in columns:
             return False  # the table lacks what the model would show
-        words = {*re.findall(r"[^\W\d_]+", asked)}
+        words = {*re.findall(r"[^\W\d_]+", question)}
         same = words.union(*(group for group in terms.SAME if group & words))
-        named = self.named(" ".join(same)) - keys
-        named |= {
-            column for column in shown for word, meant in _MEANT.items()
+        hits = self.akin(" ".join(same)) - keys
+        hits |= {
+            column for column in columns for word, senses in _SENSES.items()
             if column is not None and _has(word[:STEM], words)
-            and not meant.isdisjoint(words_of(self.header[column]))
+            and not senses.isdisjoint(words_of(self.header[column]))
         }  # fmt: skip
-        named |= self.named(_PLACES) if asked.startswith("where ") else set()
-        if named.intersection(shown) or (likely >= SURE and look[1] != "*"):
+        hits |= self.akin(_PLACES) if question.startswith("where ") else set()
+        if hits.intersection(columns) or (likely >= SURE and look[1] != "*"):
             return True
-        known = {*re.findall(r"\w+", loose(" ".join(_LITERAL.findall(sql))))}
-        known |= {word for name in self.header for word in words_of(name)}
-        return words <= known | _KNOWN
+        every = {*re.findall(r"\w+", loose(" ".join(_LITERAL.findall(sql))))}
+        every |= {word for name in self.header for word in words_of(name)}
+        return words <= every | _USUAL
 
-    def _sorts(self, by: Set[int | None], asked: str) -> bool:
+    def _sorts(self, by: Set[int | None], question: str) -> bool:
         """Return whether a query sorts `by` a column that the question names, or that a known word
         may mean: the heaviest, but not the cutest.
         """
-        aged = self.named(_OF_AGE)
-        if by and aged and re.search(r"\b(?:old|young)est\b", asked):
-            return by <= aged
-        ages = by <= self.columns.times and not _AGED.isdisjoint(asked.split())
-        if not by or ages or by & self.named(asked):
+        columns = self.akin(_OF_AGE)
+        if by and columns and re.search(r"\b(?:old|young)est\b", question):
+            return by <= columns
+        ages = by <= self.columns.times and not _AGES.isdisjoint(question.split())
+        if not by or ages or by & self.akin(question):
             return True
-        named = {w for c in by if c is not None for w in words_of(self.header[c])}
-        odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", asked)} - _SORTED_BY
-        return all(named & _MEANT.get(word, frozenset()) for word in odd)
+        names = {w for c in by if c is not None for w in words_of(self.header[c])}
+        odd = {*re.findall(r"[^\W\d_]{2,}est\b|(?<=\bmost )[^\W\d_]+", question)} - _SORT_WORDS
+        return all(names & _SENSES.get(word, frozenset()) for word in odd)
 
-    def named(self, asked: str) -> set[int]:
+    def akin(self, question: str) -> set[int]:
         """Return the columns that share a stem with a word of the question."""
-        words = {*re.findall(r"\w+", asked)}
+        words = {*re.findall(r"\w+", question)}
         return {
             column for column, name in enumerate(self.header)
             if any(_has(part, words) for part in words_of(name))
         }  # fmt: skip
 
-    def _orders(self, bare: str, asked: str) -> bool:
+    def _orders(self, bare: str, question: str) -> bool:
         """Return whether a query adds up numbers, sorts numbers and dates, and its question names
         the columns that it compares with each other or with nothing, or computes with.
         """
         place = self.columns.place
-        added = {*map(place, _ADDED.findall(bare))} - {None}
-        ordered = {place(name) for names in _SORTED.findall(bare) for name in names} - {None}
+        sums = {*map(place, _SUMS.findall(bare))} - {None}
+        sorts = {place(name) for names in _SORTS.findall(bare) for name in names} - {None}
         numbers = {column for column, number in enumerate(self.columns.numbers) if number}
-        named = self.named(asked)
+        hits = self.akin(question)
         pairs = [{*map(place, names)} for names in _TWO.findall(bare)]
-        used = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
+        words = {name.casefold() for name in re.findall(r"\w+", _EMPTY.sub("", bare))}
         pairs += [
             {place(name)} for name, some in _EMPTY.findall(bare)
-            if not (some and name.casefold() in used)
+            if not (some and name.casefold() in words)
         ]  # fmt: skip
         return (
-            added <= numbers
-            and ordered <= numbers | self.columns.dates
-            and all(None in pair or pair <= named for pair in pairs)
+            sums <= numbers
+            and sorts <= numbers | self.columns.dates
+            and all(None in pair or pair <= hits for pair in pairs)
         )
 
-    def _compares(self, sql: str, bare: str, asked: str) -> bool:
+    def _compares(self, sql: str, bare: str, question: str) -> bool:
         """Return whether a question has all that a query compares with."""
-        words = {*re.findall(r"\w+", asked)}
-        numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", asked)}
+        words = {*re.findall(r"\w+", question)}
+        numbers = {each.replace(",", "") for each in re.findall(r"\d[\d,]*(?:\.\d+)?", question)}
         numbers |= {each.lstrip("0") for each in numbers}
         numbers |= {str(n) for n, word in enumerate(_NUMBER_WORDS) if word in words}
-        flags = self.columns.flags.keys() & self.named(asked)
-        for name, text in _COMPARED.findall(_FORMAT.sub("", sql)):
+        flags = self.columns.flags.keys() & self.akin(question)
+        for name, text in _COMPARISON.findall(_FORMAT.sub("", sql)):
             own, column = {*re.findall(r"\w+", loose(text))}, self.columns.place(name)
             if text.casefold() in terms.FLAGS:
                 if column not in flags:
                     return False
                 continue
             own -= words | numbers
-            if column in self.columns.shared:  # English: England, but no other person's name
+            if column in self.columns.repeats:  # English: England, but no other person's name
                 own -= {each for each in own if each.isalpha() and _has(each, words)}
             if own or not re.search(r"\w", text):
                 return False
@@ -249,12 +249,12 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
     either = re.search(r"(?i)(\w+) (?:=|LIKE) +OR \1\b", bare) or {"or", "either"} & {*words}
     compares = {sign for sign, some in _SIGNS.items() if some.search(plain(question))}
     compares -= {*re.findall(r"<>|!=|[<>]=?", bare)}
-    figures, grouped = len(_AGGREGATE.findall(bare)), re.search(r"(?i) GROUP BY ", bare)
+    figures, groups = len(_AGGREGATE.findall(bare)), re.search(r"(?i) GROUP BY ", bare)
     counts = re.match(r"(?i)how many ", question) and not _EACH.search(question)
     totals = any(phrase in question.casefold() for phrase in terms.TOTALLY)
-    asked = {name for name, some in _ENDS.items() if some & {*words}}
+    aims = {name for name, some in _ENDS.items() if some & {*words}}
     ends = {"max": r"(?i)\bMAX\(|\bDESC\b", "min": r"(?i)\bMIN\(|\bORDER BY (?!.*\bDESC\b)"}
-    found = {name for name, end in ends.items() if re.search(end, bare)}
+    hits = {name for name, end in ends.items() if re.search(end, bare)}
     return not any((
         _NOT.search(question) and not denies,
         re.search(r"(?i)\b(?:share|percentage|proportion)\b", question) and "/" not in bare,
@@ -264,12 +264,12 @@ def _agrees(bare: str, literals: Sequence[str], question: str, words: Collection
         compares and not inverts and "BETWEEN" not in bare.upper(),
         not _numbers(plain(question)) <= _numbers(" ".join([bare, *literals])),
         _TWO_FIGURES.search(question) and figures < 2,
-        figures > 1 and not grouped and re.match(r"(?i)SELECT \w+,", bare),  # of which row
-        counts and grouped and not re.search(r"(?i) ORDER BY ", bare),
+        figures > 1 and not groups and re.match(r"(?i)SELECT \w+,", bare),  # of which row
+        counts and groups and not re.search(r"(?i) ORDER BY ", bare),
         {"average", "mean"} & {*words} and not re.search(r"(?i)\b(?:AVG|MEDIAN)\(|/", bare),
         _NTH.search(question) and "OFFSET" not in bare.upper(),
         totals and not re.search(r"(?i)\b(?:SUM|COUNT)\(", bare),
-        found and not asked <= found,
+        hits and not aims <= hits,
     ))  # fmt: skip
 
 
@@ -282,8 +282,8 @@ def _has(word: str, words: Collection[str]) -> bool:
 
 def _numbers(text: str) -> set[str]:
     """Return the numbers of a text, without separators of thousands and zeros before them."""
-    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![^\W_])", text.replace("_", " "))
-    return {each.replace(",", "").lstrip("0") for each in found}
+    numbers = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![^\W_])", text.replace("_", " "))
+    return {each.replace(",", "").lstrip("0") for each in numbers}
 
 
 def plain(question: str) -> str:

@@ -21,7 +21,7 @@ from kvstream.exact.tables import DATE, NOTHING, Columns, cell, number_of
 from kvstream.input.table_reader import CITED, VALUE, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
-LISTED = 10_000
+MOST_ROWS = 10_000
 """Rows of a result that an answer lists."""
 MOST_VALUES = 4_000_000
 """Figures of a median."""
@@ -122,8 +122,8 @@ class RowDatabase:
             return None  # their cells are not empty
         self.until = monotonic() + LONGEST
         try:
-            rows = self.base.execute(sql).fetchmany(LISTED + 1)
-            cited = [*self._cited(sql)]
+            rows = self.base.execute(sql).fetchmany(MOST_ROWS + 1)
+            places = [*self._places(sql)]
         except (sqlite3.Error, ValueError) as error:
             stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
             if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
@@ -131,20 +131,20 @@ class RowDatabase:
             return None
         if not any(value or (zero and value == 0) for row in rows for value in row):
             return None
-        lines = [" | ".join(map(_text, row)) for row in rows[:LISTED]]
+        lines = [" | ".join(map(_text, row)) for row in rows[:MOST_ROWS]]
         if len({*rows}) == 1 and _EXTREME.search(sql):  # one figure, of one row or several
-            lines = [*lines[:1], *(each["text"] for each in cited if each["text"] not in lines)]
-            lines += [f"and {len(rows) - len(cited):,} more"] * (len(rows) > len(cited))
-        elif len(rows) == 1 and len(cited) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
-            lines += [cited[0]["text"]] * (cited[0]["text"] not in lines)
-        lines += ["and more"] * (len(rows) > LISTED)
+            lines = [*lines[:1], *(each["text"] for each in places if each["text"] not in lines)]
+            lines += [f"and {len(rows) - len(places):,} more"] * (len(rows) > len(places))
+        elif len(rows) == 1 and len(places) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
+            lines += [places[0]["text"]] * (places[0]["text"] not in lines)
+        lines += ["and more"] * (len(rows) > MOST_ROWS)
         value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
         return {
             "answer": "\n".join(lines),
             "value": value if isinstance(value, (int, float)) else None,
             "query": sql,
             "rows": {"read": self.read},
-            "citations": cited,
+            "citations": places,
             "warnings": [*self._warnings(sql), *of_table(self.table)],
         }
 
@@ -155,8 +155,8 @@ class RowDatabase:
             dated = column in self.columns.dates
             value: Any = self.columns.styles[column].value(text) if number else None
             if not number and text:  # SQLite knows both cases of ASCII alone
-                known = {} if text.isascii() else self.columns.values.get(text.casefold(), {})
-                value = _clean(known.get(column, text))
+                spellings = {} if text.isascii() else self.columns.values.get(text.casefold(), {})
+                value = _clean(spellings.get(column, text))
             if dated and not DATE.fullmatch(text):
                 value = None
             if (number or dated) and value is None:
@@ -169,11 +169,11 @@ class RowDatabase:
     def _warnings(self, sql: str) -> Iterator[str]:
         """Yield what was left out of the columns of a query."""
         figures = {name.casefold() for name in _FIGURE.findall(sql)}
-        used = {*re.findall(r"\w+", sql.casefold())}
+        words = {*re.findall(r"\w+", sql.casefold())}
         for column, name in enumerate(self.columns.names):
             if name.casefold() in figures and self.empty[column]:
                 yield f"Left out: {counted(self.empty[column], 'row')} without {name}."
-            if name.casefold() in used:
+            if name.casefold() in words:
                 if self.wrong[column]:
                     rows = counted(self.wrong[column], "row")
                     kind = "number" if self.columns.numbers[column] else "date"
@@ -188,21 +188,21 @@ class RowDatabase:
                     parts = "decimals" if style.point in style.unsure else "thousands"
                     yield f"In {name} a {mark} separates {parts}: {style.unsure}."
 
-    def _cited(self, sql: str) -> Iterator[dict[str, Any]]:
+    def _places(self, sql: str) -> Iterator[dict[str, Any]]:
         """Yield the first rows that a query selects, or the one of a largest or smallest figure."""
         upper = sql.translate(_UPPER)
         if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
             return
-        listed, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
-        if len(re.findall(r"\bM(?:IN|AX)\(", listed)) > 1:
+        select, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
+        if len(re.findall(r"\bM(?:IN|AX)\(", select)) > 1:
             return  # of several rows
-        whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", listed)
+        whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", select)
         own = f"SELECT rowid{behind}" if whole else f"SELECT rowid,{sql[len('SELECT') :]}"
         for rowid, *_ in self.base.execute(own).fetchmany(CITED):
             [place] = self.base.execute("SELECT * FROM places WHERE rowid = ?", (rowid,))
             source, line, last, cells = place
-            named = zip(self.table.header, cells.split("\0"), strict=False)
-            text = shortened(" | ".join(f"{name}: {each.strip()}" for name, each in named), ROW)
+            pairs = zip(self.table.header, cells.split("\0"), strict=False)
+            text = shortened(" | ".join(f"{name}: {each.strip()}" for name, each in pairs), ROW)
             name = self.table.names[source]
             yield {"source": name, "line_start": line, "line_end": last, "text": text}
 
@@ -210,8 +210,8 @@ class RowDatabase:
 def _create(base: sqlite3.Connection, columns: Columns) -> None:
     """Make the tables without rows, and the functions that SQLite lacks."""
     kinds = ["NUMERIC" if number else "TEXT" for number in columns.numbers]
-    named = zip(columns.names, kinds, strict=True)
-    every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in named)
+    pairs = zip(columns.names, kinds, strict=True)
+    every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in pairs)
     base.execute(f"CREATE TABLE t ({every})")
     base.execute("CREATE TABLE places (source, line, last, cells)")
     base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
@@ -232,19 +232,19 @@ def can_be_computed(sql: str, columns: Columns) -> bool:
     return True
 
 
-def _only_reads(action: int, name: str | None, called: str | None, *_: str | None) -> int:
+def _only_reads(action: int, name: str | None, function: str | None, *_: str | None) -> int:
     """Return whether a query may do something: only read the rows, and call some functions."""
     allowed = action == sqlite3.SQLITE_SELECT
     allowed |= action == sqlite3.SQLITE_READ and name in ("t", "places")
-    allowed |= action == sqlite3.SQLITE_FUNCTION and str(called).lower() in _FUNCTIONS
+    allowed |= action == sqlite3.SQLITE_FUNCTION and str(function).lower() in _FUNCTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def of_table(table: Table) -> Iterator[str]:
     """Yield what of a table that was read was left out, and what was decided about it."""
     if any(map(VALUE.fullmatch, table.header)):
-        shown = shortened(", ".join(table.header), ROW)
-        yield f"The first line is read as the names of the columns: {shown}"
+        names = shortened(", ".join(table.header), ROW)
+        yield f"The first line is read as the names of the columns: {names}"
     if table.above:
         yield f"Left out: {counted(table.above, 'line')} above the names of the columns."
     if table.between:

@@ -48,7 +48,7 @@ _YEAR = re.compile(r"[12]\d{3}$")
 _PADDED = re.compile(r"0\d")
 """How a number begins that is a name."""
 _LETTER = re.compile(r"[^\W\d_]")
-_RESERVED = frozenset(re.findall(
+_KEYWORDS = frozenset(re.findall(
     r"\w+",
     "add all alter and as asc between by case check collate column commit constraint create "
     "default delete desc distinct drop else end escape except exists foreign from group having if "
@@ -76,8 +76,8 @@ class Numbers:
         unsure, dates, values = "", list[tuple[str, ...]](), [*values]
         for value in values:
             dates += [date.groups("")] if (date := DATE.fullmatch(value)) else []
-            found = _UNIT.fullmatch(value)
-            fits = [p for p, s in _STYLES.items() if found and s.fullmatch(found[2].strip())]
+            match = _UNIT.fullmatch(value)
+            fits = [p for p, s in _STYLES.items() if match and s.fullmatch(match[2].strip())]
             if len(fits) == 1:
                 only[fits[0]] += 1
             elif len(fits) == 2 and re.search("[.,]", value) and not unsure:
@@ -96,10 +96,10 @@ class Numbers:
         if self.point == "." and _PLAIN.fullmatch(value):  # the usual case, which is quick
             self.units[""] += 1
             return Decimal(value)
-        found = _UNIT.fullmatch(value.strip())
-        if found is None or not _STYLES[self.point].fullmatch(number := found[2].strip()):
+        match = _UNIT.fullmatch(value.strip())
+        if match is None or not _STYLES[self.point].fullmatch(number := match[2].strip()):
             return None
-        self.units[found[1] or found[3] or ""] += 1
+        self.units[match[1] or match[3] or ""] += 1
         group = "," if self.point == "." else "."
         plain = re.sub(rf"[{group}'’\s]", "", number).replace(self.point, ".")
         try:
@@ -124,7 +124,7 @@ class Columns:
     header: Sequence[str]
     names: Sequence[str]
     """Their names in queries, which need no quotes."""
-    filled: Sequence[Sequence[str]]
+    cells: Sequence[Sequence[str]]
     """The cells of each that are not empty."""
     styles: Sequence[Numbers]
     numbers: Sequence[bool]
@@ -137,7 +137,7 @@ class Columns:
     """Those whose cells say yes or no, with the words for it."""
     dates: frozenset[int]
     """Those whose cells are dates as in ISO 8601."""
-    shared: frozenset[int]
+    repeats: frozenset[int]
     """Those in which rows have the same value."""
     complete: bool
     """Whether these are all rows."""
@@ -150,7 +150,7 @@ class Columns:
         head, width = table.head(), len(table.header)
         some = head[: max(1, MOST_CELLS // max(1, width))]
         values: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        figures, numeric, shared, dates = set[int](), set[int](), set[int](), set[int]()
+        figures, numeric, repeats, dates = set[int](), set[int](), set[int](), set[int]()
         flags: dict[int, dict[bool, str]] = {}
         every = [[t for row in some if (t := cell(row, c).strip())] for c in range(width)]
         styles = [*map(Numbers.of, every)]
@@ -160,35 +160,35 @@ class Columns:
             usual = table.delimiter != ";" and _PLAIN.fullmatch(style.unsure)
             style.unsure *= comma or not usual
         for column, cells in enumerate(every):
-            filled = [text for text in cells if len(text) <= LONGEST_VALUE]
-            spelled = [*map(loose, filled)]
-            for value, text in zip(spelled, filled, strict=True):
+            texts = [text for text in cells if len(text) <= LONGEST_VALUE]
+            forms = [*map(loose, texts)]
+            for value, text in zip(forms, texts, strict=True):
                 values[value].setdefault(column, text)
-            for text in filled:
+            for text in texts:
                 values[text.casefold()][column] = text
             style = styles[column]
             dates |= {column} if style.dated else set()
-            numbers = [n for n in map(style.parse, filled) if n is not None]
+            numbers = [n for n in map(style.parse, texts) if n is not None]
             style.units.clear()  # those of all rows are counted
-            apart = len(numbers) > 9 and len({*numbers}) == len(filled)  # as the numbers of orders
+            apart = len(numbers) > 9 and len({*numbers}) == len(texts)  # as the numbers of orders
             named = (
                 apart
                 and all(n == n.to_integral_value() for n in numbers)
                 and max(numbers) - min(numbers) < MOST_APART * len(numbers)
             )
-            if 2 * len(numbers) > len(filled) and not any(map(_PADDED.match, filled)):
+            if 2 * len(numbers) > len(texts) and not any(map(_PADDED.match, texts)):
                 numeric.add(column)
                 figures |= set() if named else {column}
-            if len({*spelled}) < len(filled):
-                shared.add(column)
-            if filled and FLAGS.keys() >= {*map(str.casefold, filled)}:
-                flags[column] = {FLAGS[text.casefold()]: text for text in filled}
+            if len({*forms}) < len(texts):
+                repeats.add(column)
+            if texts and FLAGS.keys() >= {*map(str.casefold, texts)}:
+                flags[column] = {FLAGS[text.casefold()]: text for text in texts}
         stems = (re.findall(r"[^\W_]+", PurePath(n).stem.casefold()) for n in table.names)
         return cls(
             table.header, _names(table.header), every, styles,
             [c in figures or (c in numeric and not any(map(_LETTER.search, every[c])))
              for c in range(width)],
-            values, frozenset(numeric), flags, frozenset(dates), frozenset(shared),
+            values, frozenset(numeric), flags, frozenset(dates), frozenset(repeats),
             whole and table.complete and len(some) == len(head),
             frozenset(map(singular, chain.from_iterable(stems))),
         )  # fmt: skip
@@ -196,10 +196,10 @@ class Columns:
     @cached_property
     def times(self) -> frozenset[int]:
         """The columns of dates or years."""
-        years = (c for c, cells in enumerate(self.filled) if cells and all(map(_YEAR.match, cells)))
+        years = (c for c, cells in enumerate(self.cells) if cells and all(map(_YEAR.match, cells)))
         return self.dates.union(years)
 
-    def held(self, text: str) -> dict[int, str]:
+    def spellings(self, text: str) -> dict[int, str]:
         """Return the columns with a value, and how it is spelled: in this way if it can be."""
         return {**self.values.get(loose(text), {}), **self.values.get(text.casefold(), {})}
 
@@ -208,12 +208,12 @@ class Columns:
         same = (c for c, own in enumerate(self.names) if own.casefold() == name.casefold())
         return next(same, None)
 
-    def named(self, phrase: str) -> list[int]:
+    def by_name(self, phrase: str) -> list[int]:
         """Return the columns with these words alone; if there are none, all that have them."""
-        asked = words_of(phrase)
-        found = [column for column, name in enumerate(self.header) if words_of(name) == asked]
-        some = (c for c, name in enumerate(self.header) if {*asked} <= {*words_of(name)})
-        return (found or [*some]) if len({*asked}) == len(asked) > 0 else []
+        words = words_of(phrase)
+        exact = [column for column, name in enumerate(self.header) if words_of(name) == words]
+        some = (c for c, name in enumerate(self.header) if {*words} <= {*words_of(name)})
+        return (exact or [*some]) if len({*words}) == len(words) > 0 else []
 
 
 def number_of(number: Decimal) -> int | float:
@@ -232,7 +232,7 @@ def _names(header: Sequence[str]) -> list[str]:
     for place, name in enumerate(header, 1):
         plain = re.sub(r"\W+", "_", name).strip("_") or "column"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
-        while plain.casefold() in _RESERVED.union(map(str.casefold, names)):
+        while plain.casefold() in _KEYWORDS.union(map(str.casefold, names)):
             plain = f"{plain}_{place}"
         names.append(plain)
     return names

@@ -44,7 +44,7 @@ MOST_COLUMNS, FEW, EXAMPLES = 60, 12, 3
 """Columns that a prompt describes; values of a column that it lists; values of any other column."""
 MOST_TOKENS, OTHERS = 100, 2
 """Tokens of a query; other queries that are written if the first does not fit."""
-_GROUPED = re.compile(
+_GROUPS = re.compile(
     r"(?i)^(SELECT) ((?:COUNT|SUM|AVG|MAX|MIN)\([^()]*\) FROM t\b.* GROUP BY )(\w+)"
 )
 """Figures of groups without their names."""
@@ -60,7 +60,7 @@ _ASKS = (
 """Words for figures of a column that a query lists."""
 _EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']*)')")
 """The column that must equal, or not, a text."""
-_SPACED = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
+_CALL = re.compile(r"(?i)\b(COUNT|SUM|TOTAL|AVG|MEDIAN|MIN|MAX) ?\( ?")
 _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
@@ -101,12 +101,12 @@ class QueryWriter:
         question = iso_dates(core(question))
         if len(self.columns.names) > MOST_COLUMNS or _NO_FIGURE.search(question):
             return None
-        named = self.checks.values(question)
-        prompt = f"{self.described(named)}\n\nQuestion: {question}"
+        values = self.checks.values(question)
+        prompt = f"{self.statement(values)}\n\nQuestion: {question}"
         for text, likely in self.write(SYSTEM, prompt):
             if likely < CERTAIN:
                 continue
-            sql = self._repaired(self._read(text, question), question)
+            sql = self._repair(self._read(text, question), question)
             if self.checks.fits(sql, question, likely):
                 sql = _PERIOD.sub(self._whole, sql)
                 if can_be_computed(sql, self.columns):
@@ -116,47 +116,47 @@ class QueryWriter:
     def _read(self, text: str, question: str) -> str:
         """Return the query that a model wrote, in plain form."""
         sql = " ".join(re.split(r";|```|\n\n", f"{START}{text}")[0].split())
-        sql = re.sub(r'"([^"]*)"', self._quoted, sql)
-        sql = _PART.sub(r"\1'\2'", _SPACED.sub(r"\1(", sql))
+        sql = re.sub(r'"([^"]*)"', self._name_or_text, sql)
+        sql = _PART.sub(r"\1'\2'", _CALL.sub(r"\1(", sql))
         if not re.search("-01-01|-12-31", question):
             sql = _YEARS.sub(r"\1\2\3\4'", sql)
         return _EQUAL.sub(self._having, sql)
 
-    def described(self, named: Collection[str] = ()) -> str:
-        """Return the table as a statement that would make it, with some values, first the `named`
-        ones.
+    def statement(self, first: Collection[str] = ()) -> str:
+        """Return the table as a statement that would make it, with some values, those of
+        `first` before others.
         """
         lines = []
         for column, name in enumerate(self.columns.names):
-            values = [*dict.fromkeys(self.columns.filled[column])]
-            few = len(values) <= FEW and len(values) < len(self.columns.filled[column])
+            values = [*dict.fromkeys(self.columns.cells[column])]
+            few = len(values) <= FEW and len(values) < len(self.columns.cells[column])
             number = self.columns.numbers[column]
-            values.sort(key=lambda value: loose(value) not in named)
+            values.sort(key=lambda value: loose(value) not in first)
             some = [shortened(v, 40) for v in values[: FEW if few else EXAMPLES]]
-            told = ", ".join(some if number else [f"'{v}'" for v in some])
+            examples = ", ".join(some if number else [f"'{v}'" for v in some])
             kind = "NUMBER" if number else "TEXT"
-            lines.append(f'  "{name}" {kind}, -- {"values" if few else "such as"} {told}')
+            lines.append(f'  "{name}" {kind}, -- {"values" if few else "such as"} {examples}')
         return "CREATE TABLE t (\n" + "\n".join(lines) + "\n);"
 
-    def _quoted(self, found: re.Match[str]) -> str:
+    def _name_or_text(self, match: re.Match[str]) -> str:
         """Return what is in double quotes as the name of a column, or as a text."""
-        known = self.columns.place(found[1]) is not None
-        return found[1] if known else "'" + found[1].replace("'", "''") + "'"
+        known = self.columns.place(match[1]) is not None
+        return match[1] if known else "'" + match[1].replace("'", "''") + "'"
 
-    def _having(self, found: re.Match[str]) -> str:
+    def _having(self, match: re.Match[str]) -> str:
         """Return the column of a comparison, or if it lacks the value, the only one that has it."""
-        held = [self.columns.names[c] for c in self.columns.held(found[2])]
-        return held[0] if len(held) == 1 else found[0]
+        names = [self.columns.names[c] for c in self.columns.spellings(match[2])]
+        return names[0] if len(names) == 1 else match[0]
 
-    def _whole(self, found: re.Match[str]) -> str:
+    def _whole(self, match: re.Match[str]) -> str:
         """Return a comparison of a date with a year or month, in which all of it is equal."""
-        begin, end = found[4] or found[6], found[6]
-        if self.columns.place(found[1]) not in self.columns.dates or len(begin) != len(end):
-            return found[0]
-        sign = f"{found[3] or ''}BETWEEN '{begin}' AND" if found[4] else found[2]
-        return f"substr({found[1]}, 1, {len(end)}) {sign} '{end}'"
+        begin, end = match[4] or match[6], match[6]
+        if self.columns.place(match[1]) not in self.columns.dates or len(begin) != len(end):
+            return match[0]
+        sign = f"{match[3] or ''}BETWEEN '{begin}' AND" if match[4] else match[2]
+        return f"substr({match[1]}, 1, {len(end)}) {sign} '{end}'"
 
-    def _repaired(self, sql: str, question: str) -> str:
+    def _repair(self, sql: str, question: str) -> str:
         """Return a query with the figure that the question asks for, and all groups or rows of it,
         unless it asks for the first.
         """
@@ -164,14 +164,14 @@ class QueryWriter:
             rf"\b(?:by|per|each|every) {loose(one[2])}\b", loose(plain(question))
         ):  # the figure of each, not of one that the model has seen
             sql = f"SELECT {one[2]}, {one[1]} FROM t GROUP BY {one[2]}"
-        sql = _GROUPED.sub(r"\1 \3, \2\3", sql)
+        sql = _GROUPS.sub(r"\1 \3, \2\3", sql)
         if not _FIRST.search(question):
             sql = re.sub(r"(?i) LIMIT 1$", "", sql)
-        listed = re.match(r"(?i)SELECT (\w+)(?= FROM t\b(?!.* (?:GROUP|ORDER) BY ))", sql)
-        column = self.columns.place(listed[1]) if listed else None
-        if listed and column is not None and self.columns.numbers[column]:
+        select = re.match(r"(?i)SELECT (\w+)(?= FROM t\b(?!.* (?:GROUP|ORDER) BY ))", sql)
+        column = self.columns.place(select[1]) if select else None
+        if select and column is not None and self.columns.numbers[column]:
             names = [name for words, name in _ASKS if re.search(words, question, re.IGNORECASE)]
-            sql = f"SELECT {names[0]}({listed[1]}){sql[listed.end() :]}" if names else sql
+            sql = f"SELECT {names[0]}({select[1]}){sql[select.end() :]}" if names else sql
         alone = _ALONE.match(sql)
         if alone and ("DISTINCT" not in sql or self.columns.place(alone[1]) in self.columns.times):
             sql = f"SELECT *{alone[2]}"
@@ -186,17 +186,17 @@ class QueryWriter:
 
         sums = re.search(r"(?i)(?<= ORDER BY )(?:SUM|AVG)\((\w+)\)", sql)
         most = re.search(r"(?i)\b(?:most|fewest|least) [^\W\d_]+s\b", question)
-        if sums and most and self.columns.place(sums[1]) not in self.checks.named(loose(question)):
+        if sums and most and self.columns.place(sums[1]) not in self.checks.akin(loose(question)):
             sql = sql.replace(sums[0], "COUNT(*)")  # of rows: the fewest charges
 
-        def different(found: re.Match[str]) -> str:
-            column = self.columns.place(found[1])
-            if column is None or column not in self.columns.shared:
-                return found[0]
-            named = " ".join(words_of(self.columns.header[column]))
-            many = rf"\b(?:how many|number of) (?:\w+ )?{re.escape(named)}\b"
+        def different(match: re.Match[str]) -> str:
+            column = self.columns.place(match[1])
+            if column is None or column not in self.columns.repeats:
+                return match[0]
+            name = " ".join(words_of(self.columns.header[column]))
+            many = rf"\b(?:how many|number of) (?:\w+ )?{re.escape(name)}\b"
             asks = re.search(many, loose(question))
-            return f"COUNT(DISTINCT {found[1]})" if asks else found[0]
+            return f"COUNT(DISTINCT {match[1]})" if asks else match[0]
 
         sql = re.sub(r"(?i)\bCOUNT\((\w+)\)", different, sql)
         return _ASCENDING.sub(r"\1 NULLS LAST", sql)
