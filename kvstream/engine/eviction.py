@@ -155,8 +155,8 @@ class Evictor:
     def resume_compressive_memory(self) -> None:
         """Let attention read compressive memory if it is not empty, also after loading a memory."""
         if self.compressive_memory is not None and self.cache.compressive_memory is None:
-            folded = [t.any() for s in self.layers for t in s.head_state.values()]
-            if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
+            flags = [t.any() for s in self.layers for t in s.head_state.values()]
+            if flags and bool(torch.stack([t.to(flags[0].device) for t in flags]).any()):
                 self.cache.compressive_memory = self.compressive_memory
 
     def _slide(self) -> None:
@@ -318,10 +318,10 @@ class Evictor:
 
     def forget_answer(self) -> None:
         """Restore compressive memory from before tokens of the answer were folded into it."""
-        folded = [store for store in self.cache.stores if store.head_aside]
-        for store in folded:
+        stores = [store for store in self.cache.stores if store.head_aside]
+        for store in stores:
             store.restore_head_state()
-        if folded:  # it may be empty again
+        if stores:  # it may be empty again
             self.cache.compressive_memory = None
             self.resume_compressive_memory()
 

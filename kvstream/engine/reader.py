@@ -149,9 +149,9 @@ class Reader:
             report = self.step(chunk, last=last)
             length = feed.estimate()
             if length is not None and not last:
-                known = self.schedule.length
+                old = self.schedule.length
                 # Each revision solves the remaining steps again, so ignore small corrections.
-                if known is not None and abs(length - known) > max(64, known // 50):
+                if old is not None and abs(length - old) > max(64, old // 50):
                     self.schedule.revise(length)
             yield report  # the step is complete: the caller may save memory here
 

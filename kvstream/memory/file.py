@@ -107,14 +107,14 @@ def read(path: Path) -> Content:
     Reads the whole file before it checks anything, so that another process that writes the file
     meanwhile cannot change what was checked. Raises SourceError.
     """
-    with _opened(path) as opened:
+    with _opened(path) as stream:
         size, free = path.stat().st_size, psutil.virtual_memory().available
         if size > free:
             raise SourceError(
                 f"{path} has {size:,} bytes, and only {free:,} bytes of RAM are free; end other "
                 "programs, or read the sources again with a smaller --budget."
             )
-        data = opened.read()
+        data = stream.read()
     try:
         tensors = load(data)
         size = int.from_bytes(data[:8], "little")
@@ -146,20 +146,20 @@ def read_notes(path: Path) -> dict[str, Any]:
     call `read`. Raises SourceError.
     """
     try:
-        with _opened(path) as opened:
-            metadata = header.metadata_of(head_of(opened))
+        with _opened(path) as stream:
+            metadata = header.metadata_of(head_of(stream))
     except ValueError as error:
         raise _no_memory(path) from error
     _check_memory(path, metadata)
     return _texts(path, metadata)[1]
 
 
-def head_of(opened: BinaryIO) -> bytes:
+def head_of(stream: BinaryIO) -> bytes:
     """Read the header of a safetensors file. Raise ValueError if it is none."""
-    size = int.from_bytes(opened.read(8), "little")
+    size = int.from_bytes(stream.read(8), "little")
     if not 0 < size <= LARGEST_HEADER:
         raise ValueError("it is not a safetensors file")
-    return opened.read(size)
+    return stream.read(size)
 
 
 def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
@@ -202,8 +202,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     if os.path.exists(path) and not os.path.isfile(path):
         raise SourceError(f"{path} is not a file; name a memory file.")
     try:
-        with path.open("rb") as opened:
-            yield opened
+        with path.open("rb") as stream:
+            yield stream
     except FileNotFoundError:
         raise SourceError(f"There is no memory file {path}; check the path.") from None
     except OSError as error:

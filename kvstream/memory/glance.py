@@ -40,11 +40,11 @@ class Glance:
 
 def glance(path: Path) -> Glance:
     """Read the texts of a memory file. Raise SourceError if it is none."""
-    with _opened(path) as opened:
-        head = file.head_of(opened)
+    with _opened(path) as stream:
+        head = file.head_of(stream)
         table, state = json.loads(head), json.loads(header.metadata_of(head)["state"])
-        tensors = opened.tell()
-        room = opened.seek(0, os.SEEK_END) - tensors
+        tensors = stream.tell()
+        room = stream.seek(0, os.SEEK_END) - tensors
 
         def part(name: str) -> bytes | None:
             if name not in table:
@@ -53,22 +53,22 @@ def glance(path: Path) -> Glance:
             # Keys and values are in front of it, so that it may begin anywhere in the file.
             if not 0 <= begin <= end <= room or end - begin > LARGEST_TEXT:
                 raise ValueError("it is damaged")
-            opened.seek(tensors + begin)
-            return opened.read(end - begin)
+            stream.seek(tensors + begin)
+            return stream.read(end - begin)
 
-        text, packed, words = "", part("trace.passages"), part("trace.words")
-        if packed is not None:
-            unpacked = zlib.decompressobj().decompress(packed, LARGEST_TEXT)
+        text, data, words = "", part("trace.passages"), part("trace.words")
+        if data is not None:
+            unpacked = zlib.decompressobj().decompress(data, LARGEST_TEXT)
             text = "\n".join(str(row[6]) for row in json.loads(unpacked))
         names = tuple(str(source["name"]) for source in state["trace"]["sources"])
-        known = None if words is None else WordForms.unpacked(words)
-        return Glance(path, names, text, known, tuple(map(str, state["questions"])))
+        forms = None if words is None else WordForms.unpacked(words)
+        return Glance(path, names, text, forms, tuple(map(str, state["questions"])))
 
 
 def state_in(path: Path) -> header.State:
     """Read the state of a memory file from its header. Raise SourceError if it is none."""
-    with _opened(path) as opened:
-        metadata = header.metadata_of(file.head_of(opened))
+    with _opened(path) as stream:
+        metadata = header.metadata_of(file.head_of(stream))
         return header.decoded(metadata["state"], header.State, "state is")
 
 
@@ -76,8 +76,8 @@ def state_in(path: Path) -> header.State:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file; errors inside this context become SourceErrors."""
     try:
-        with path.open("rb") as opened:
-            yield opened
+        with path.open("rb") as stream:
+            yield stream
     except OSError as error:
         raise file.unusable(path, error.strerror or str(error)) from error
     except _DAMAGE as error:

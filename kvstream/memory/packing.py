@@ -35,11 +35,11 @@ def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[
     rows = [row for row in rows if row[0] > 0]
     every = len(rows)
     while True:
-        packed = _deflated([*_place(p), p.reach, *_text(p)] for _, p in rows)
-        if packed.nbytes <= room or not rows:
-            return packed, every - len(rows)
+        data = _deflated([*_place(p), p.reach, *_text(p)] for _, p in rows)
+        if data.nbytes <= room or not rows:
+            return data, every - len(rows)
         # Drop the passages of which memory holds least.
-        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / packed.nbytes))
+        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / data.nbytes))
         best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
         rows = [rows[i] for i in sorted(best)]
 
@@ -113,20 +113,18 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
 
 
 def _deflated(rows: Iterable[list[Any]]) -> Tensor:
-    packed = zlib.compress(json.dumps([*rows], separators=(",", ":")).encode())
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    data = zlib.compress(json.dumps([*rows], separators=(",", ":")).encode())
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _inflated(
-    packed: Tensor, most: int, kind: type[AnyRow], what: str, sources: int
-) -> list[AnyRow]:
+def _inflated(data: Tensor, most: int, kind: type[AnyRow], what: str, sources: int) -> list[AnyRow]:
     """Return the rows of packed passages, of at most so many bytes, from so many sources.
 
     Raises ValueError if there are more, or if passages overlap.
     """
     unpacking, most = zlib.decompressobj(), min(LARGEST_TEXT, most)
     try:
-        text = unpacking.decompress(packed.numpy().tobytes(), most)
+        text = unpacking.decompress(data.numpy().tobytes(), most)
     except zlib.error as error:
         raise ValueError(f"its {what} cannot be unpacked: {error}") from error
     if unpacking.unconsumed_tail:

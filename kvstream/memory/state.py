@@ -50,7 +50,7 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if attention is not None and attention.shape[-1] == store.used:
                 tensors[f"{ASIDE}{layer}.{name}"] = attention
     for recurrent in cache.recurrent:
-        for name, tensor in recurrent.carried().items():
+        for name, tensor in recurrent.states().items():
             tensors[f"states.{recurrent.carries.index}.{name}"] = tensor
     return {"base": cache.base, "layers": layers}, tensors
 

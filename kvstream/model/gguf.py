@@ -249,13 +249,13 @@ def _write_weights(
     dtypes, end = {}, 0
     for target in names.targets:
         dtype = dtypes[target.name] = torch.float32 if small else _dtype(target, half)
-        stored = {target.name: (dtype, list(target.shape))}
+        parts = {target.name: (dtype, list(target.shape))}
         if target.name in small:
-            stored = {
+            parts = {
                 target.name: (torch.int8, list(target.shape)),
                 target.name.removesuffix("weight") + int8.SCALE: (torch.float32, [target.shape[0]]),
             }
-        for name, (kind, shape) in stored.items():
+        for name, (kind, shape) in parts.items():
             size = math.prod(shape) * kind.itemsize
             offsets = [end, end + size]
             header[name] = {"dtype": _NAMES[kind], "shape": shape, "data_offsets": offsets}

@@ -165,9 +165,9 @@ class LayerStore(BufferLayer):
         self.used = end
         return key_states, value_states
 
-    def _refuse_infinite(self, *stored: Tensor) -> None:
+    def _refuse_infinite(self, *tensors: Tensor) -> None:
         """Raise ModelError if stored numbers are beyond the range of float16."""
-        if self.spec.kv_dtype == torch.float16 and any(bool(t.isinf().any()) for t in stored):
+        if self.spec.kv_dtype == torch.float16 and any(bool(t.isinf().any()) for t in tensors):
             raise ModelError(
                 f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
                 "float16 can store; use --kv-dtype bfloat16."
@@ -189,14 +189,14 @@ class LayerStore(BufferLayer):
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
         """Return keys as attention needs them, [K, used, D], maybe in `scratch`."""
         rotary = self.spec.rotary
-        turned = self.unrotated if rotary else 0
-        if not turned and not self.spec.converts:
+        count = self.unrotated if rotary else 0
+        if not count and not self.spec.converts:
             return self.keys[:, : self.used]
         assert scratch is not None
         out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
-        if rotary and turned:
-            rotary.rotate(self.keys[:, :turned], base - turned, out[:, :turned])
-        out[:, turned:] = self.keys[:, turned : self.used]
+        if rotary and count:
+            rotary.rotate(self.keys[:, :count], base - count, out[:, :count])
+        out[:, count:] = self.keys[:, count : self.used]
         return out
 
     @property
@@ -211,8 +211,8 @@ class LayerStore(BufferLayer):
             return keys
         keys = keys.clone()
         first = max(part.start, self.unrotated)
-        turned = keys[:, first - part.start :]
-        self.spec.rotary.unrotate(turned, base + first - self.unrotated, turned)
+        tail = keys[:, first - part.start :]
+        self.spec.rotary.unrotate(tail, base + first - self.unrotated, tail)
         return keys
 
     def measured(
@@ -231,16 +231,16 @@ class LayerStore(BufferLayer):
     def settle(self, base: int) -> None:
         """Remove the rotation from all rotated keys."""
         if self.rotated and self.spec.rotary is not None:
-            turned = self.keys[:, self.unrotated : self.used]
-            self.spec.rotary.unrotate(turned, base, turned)
-            self._refuse_infinite(turned)  # a rotated key can fit where the unrotated does not
+            part = self.keys[:, self.unrotated : self.used]
+            self.spec.rotary.unrotate(part, base, part)
+            self._refuse_infinite(part)  # a rotated key can fit where the unrotated does not
         self.unrotated = self.used
 
     def rotate(self, base: int) -> None:
         """Rotate all unrotated keys in place: the inverse of `settle`, up to rounding."""
         if self.unrotated and self.spec.rotary:
-            turned = self.keys[:, : self.unrotated]
-            self.spec.rotary.rotate(turned, base - self.unrotated, turned)
+            part = self.keys[:, : self.unrotated]
+            self.spec.rotary.rotate(part, base - self.unrotated, part)
         self.unrotated = 0
 
     def keep(self, first: int, indices: Tensor) -> None:

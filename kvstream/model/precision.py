@@ -53,20 +53,20 @@ def precision_of(
     whole = settings.quantize is None and settings.max_weights is None
     on_cpu = device.type == "cpu" and whole
     weights = placement.weights_of(where, settings) if where is not None and on_cpu else None
-    stored = None if weights is None else weights.number_name
+    kind = None if weights is None else weights.number_name
     if dtype is not None:
-        if dtype == torch.float32 and stored in SHORT and (no_room := _no_room(weights, device)):
+        if dtype == torch.float32 and kind in SHORT and (no_room := _no_room(weights, device)):
             return Precision(_stored_type(weights), no_room, widen=True, kv=kv)
         why = "asked for" if settings.like is None else f"as in {settings.like}"
         return Precision(dtype, why, kv=kv)
     embedded = settings.model == EMBEDDED
     if embedded and device.type == "cpu":
-        stored = "bfloat16"
-    if stored is None or not is_slow(stored, device.type) or not (on_cpu or embedded):
+        kind = "bfloat16"
+    if kind is None or not is_slow(kind, device.type) or not (on_cpu or embedded):
         return Precision("auto", "as stored", kv=kv)
-    why = f"{stored} is not faster on this CPU"
+    why = f"{kind} is not faster on this CPU"
     if settings.kv_dtype == "auto":
-        kv = DTYPES[stored]
+        kv = DTYPES[kind]
     if no_room := _no_room(weights, device):
         return Precision(_stored_type(weights), f"{why}; {no_room}", widen=True, kv=kv)
     return Precision(torch.float32, why, kv=kv)
@@ -91,13 +91,13 @@ def _for_int8(settings: ModelSettings, device: torch.device, where: str | None) 
     if settings.max_weights is not None:
         raise UsageError(f"--quantize {INT8} holds all weights in RAM; leave --max-weights out.")
     weights = None if where is None else placement.weights_of(where, settings)
-    stored = None if weights is None else weights.number_name
-    widen, kv = stored in SHORT, DTYPES.get(settings.kv_dtype)
+    kind = None if weights is None else weights.number_name
+    widen, kv = kind in SHORT, DTYPES.get(settings.kv_dtype)
     load = _stored_type(weights) if widen else torch.float32
     if weights is not None and (where or "").endswith(SUFFIX):
-        stored = weights.declared  # the weights have 8 bits already
-    if stored in SHORT and settings.kv_dtype == "auto":
-        kv = DTYPES[stored]
+        kind = weights.declared  # the weights have 8 bits already
+    if kind in SHORT and settings.kv_dtype == "auto":
+        kv = DTYPES[kind]
     attention = kv if kv == torch.bfloat16 and is_fast("bfloat16") else None
     return Precision(load, "with 8-bit products", widen, int8=True, kv=kv, attention=attention)
 

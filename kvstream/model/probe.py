@@ -151,7 +151,7 @@ def _check_states(bounded: BoundedModel) -> None:
     ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
     layer = next(r for r in cache.recurrent if r.carries.index == first)
     bounded.forward(ids[:2], cache)
-    layer.resume({name: torch.full_like(layer.carried()[name], torch.nan)})
+    layer.resume({name: torch.full_like(layer.states()[name], torch.nan)})
     if not bool(bounded.forward(ids[2:], cache).isnan().any()):
         raise UnsupportedModelError(
             f"The recurrent layers of {bounded.name} ({_kind(bounded.model)}) forget their state "

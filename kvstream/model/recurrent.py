@@ -45,13 +45,13 @@ class StateStore(LinearAttentionLayer):
         self.carries = carries
         self._aside: dict[str, dict[int, Any]] | None = None
 
-    def carried(self) -> dict[str, Tensor]:
+    def states(self) -> dict[str, Tensor]:
         """Return the states by name, as in `StateSpec.shapes`. Empty before the first token."""
         return {f"{part}.{i}": t for part, i, t in _states(self) if self.has_previous_state[i]}
 
-    def resume(self, carried: Mapping[str, Tensor]) -> None:
-        """Continue from states that `carried` returned. The layer takes over the tensors."""
-        for name, tensor in carried.items():
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from what `states` returned. The layer takes over the tensors."""
+        for name, tensor in tensors.items():
             part, _, i = name.partition(".")
             states: dict[str, Any] = {PARTS[part]: tensor}
             self.lazy_initialization(**states, state_idx=int(i))

@@ -151,21 +151,21 @@ def _of_both(apply: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
     return lambda queries, keys, cos, sin: (queries, apply(keys, cos, sin))
 
 
-def _turned(keys: Tensor, cos: Tensor, sin: Tensor, turned: Tensor, crossed: Tensor) -> Tensor:
+def _turned(keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor, crossed: Tensor) -> Tensor:
     """Rotate keys [K, n, D]: each dimension of the first half with its partner in the second half.
 
-    Writes the result to `turned` and returns it; `crossed` is scratch memory. Both are float32 and
+    Writes the result to `out` and returns it; `crossed` is scratch memory. Both are float32 and
     have the shape of the keys. This is the rotation of most models, in a third of the memory and
     half of the time.
     """
     half = keys.shape[-1] // 2
-    source = keys if keys.dtype == torch.float32 else turned.copy_(keys)
+    source = keys if keys.dtype == torch.float32 else out.copy_(keys)
     torch.mul(source[..., half:], sin[..., :half], out=crossed[..., :half])
     torch.mul(source[..., :half], sin[..., half:], out=crossed[..., half:])
-    torch.mul(source, cos, out=turned)
-    turned[..., :half] -= crossed[..., :half]
-    turned[..., half:] += crossed[..., half:]
-    return turned
+    torch.mul(source, cos, out=out)
+    out[..., :half] -= crossed[..., :half]
+    out[..., half:] += crossed[..., half:]
+    return out
 
 
 class RotaryRecorder:

@@ -69,11 +69,11 @@ class QuestionWords:
         self._excerpts, self._words = excerpts, words
         self._having = np.array(having, dtype=np.int64)
 
-    def scores(self, counted: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
+    def scores(self, rows: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
         """Return scores in document order, float [n]; 0: neither it nor a neighbor has a word."""
-        if not counted or not self._terms:
-            return np.zeros(len(counted))
-        sizes, counts = zip(*counted, strict=True)
+        if not rows or not self._terms:
+            return np.zeros(len(rows))
+        sizes, counts = zip(*rows, strict=True)
         often = np.stack(counts).astype(float)
         lengths = np.array(sizes) / max(self._words / self._excerpts, 1e-9)
         weights = weights_of(self._having, self._excerpts)

@@ -110,7 +110,7 @@ class Guard:
         self._pieces, self._plain = pieces, plain
         self._of = cache(lambda char: plain(char, True)[0].tolist())
         single = set(control)
-        self._known: dict[str, str] = {}  # marker -> its spelling by its ids
+        self._markers: dict[str, str] = {}  # marker -> its spelling by its ids
         self._sequences: set[tuple[int, ...]] = set()
         if unknown is not None and unknown in plain("\ue000", True)[0]:
             single.discard(unknown)  # any text may give it
@@ -126,14 +126,14 @@ class Guard:
             # The shortest one, among those between different neighbors.
             if spelling := min(spellings, key=len, default=""):
                 self._sequences |= every
-                self._known[mark] = spelling
+                self._markers[mark] = spelling
         self._control = np.zeros(len(pieces), dtype=np.bool_)
         self._control[list(single)] = True
-        self._spellings = sorted(set(self._known.values()), key=len, reverse=True)
+        self._spellings = sorted(set(self._markers.values()), key=len, reverse=True)
         self._search = re.compile(f"(?=({'|'.join(map(re.escape, self._spellings))}))")
         self.reach = max(map(len, self._sequences), default=1) - 1
         """Number of ids on either side of a border that decide whether a sequence crosses it."""
-        self.longest = max((len(mark.encode()) for mark in self._known), default=0)
+        self.longest = max((len(mark.encode()) for mark in self._markers), default=0)
         """UTF-8 bytes of the longest marker that is not a control token."""
 
     def clean(self, ids: np.ndarray) -> bool:
@@ -173,11 +173,11 @@ class Guard:
         new: list[int] = []
         starts: list[int] = []
         broken: list[int] = []
-        done = 0
+        at = 0
         for (begin, end), (until, _) in pairwise([*self._places(ids), (len(ids), len(ids))]):
-            new += ids[done:begin].tolist()
-            starts += begins[done:begin].tolist()
-            done = end
+            new += ids[at:begin].tolist()
+            starts += begins[at:begin].tolist()
+            at = end
             first = int(begins[begin])
             piece = text[first : max(int(ends[begin:end].max()), first)]
             behind = ids[end : min(end + self.reach, until)].tolist()
@@ -185,8 +185,8 @@ class Guard:
             broken.append(len(new))
             new += [token for token, _ in apart]
             starts += [first + place for _, place in apart]
-        new += ids[done:].tolist()
-        starts += begins[done:].tolist()
+        new += ids[at:].tolist()
+        starts += begins[at:].tolist()
         if broken and broken[-1] == len(new) and new:  # the last place has no tokens
             broken[-1] -= 1
         places = np.array(starts, dtype=np.int64), np.array(broken, dtype=np.int64)

@@ -192,8 +192,8 @@ class Passages:
         rest = text[used:]
         self._blocks = [TextBlock(rest, int(offsets[used]), self._source, widths)] if rest else []
         self._chars = len(rest)
-        passed = max(bisect_right(self._marks, self._behind) - 1, 0)
-        self._marks, self._places = self._marks[passed:], self._places[passed:]
+        first = max(bisect_right(self._marks, self._behind) - 1, 0)
+        self._marks, self._places = self._marks[first:], self._places[first:]
         self._least = self._chars + BATCH
 
     def _suited(self, text: str) -> Cutter:
@@ -205,10 +205,10 @@ class Passages:
         self, text: str, offsets: np.ndarray, cut: Cutter, *, final: bool
     ) -> Iterator[tuple[Passage, int]]:
         """Yield passages in ``text``, and the characters used."""
-        line, counted, behind = self._line, 0, self._behind
+        line, at, behind = self._line, 0, self._behind
         for start, end in cut(text, final=final):
-            first = line + text.count("\n", counted, start)
-            line, counted = first + text.count("\n", start, end), end
+            first = line + text.count("\n", at, start)
+            line, at = first + text.count("\n", start, end), end
             begin, stop = int(offsets[start]), int(offsets[end])
             place, left_out = self._at(begin)
             last, left_out_end = self._at(max(begin, stop - 1))

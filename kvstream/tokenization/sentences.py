@@ -120,18 +120,18 @@ def looks_like_lines(sample: str) -> bool:
     """Return whether text consists of separate lines (logs, tables, code), not prose."""
     rows = sample.split("\n")[:400]
     rows = rows[:-1] or rows  # the last one may be cut
-    filled = [row for row in rows if row.strip()]
-    if len(filled) < 4:
+    lines = [row for row in rows if row.strip()]
+    if len(lines) < 4:
         return False
-    share = 1 / len(filled)
-    dated = sum(bool(_DATED.match(row[:24])) for row in filled) * share
+    share = 1 / len(lines)
+    dated = sum(bool(_DATED.match(row[:24])) for row in lines) * share
     if dated >= 0.6:
         return True
-    long = sum(len(row) > 400 for row in filled) * share
-    blank = 1 - len(filled) / len(rows)
-    full_stop = sum(row.rstrip().endswith((".", "!", "?", '"', "”", "’")) for row in filled) * share
-    goes_on = sum(row[0].islower() for row in filled) * share
-    indented = sum(row[0] in " \t" for row in filled) * share
+    long = sum(len(row) > 400 for row in lines) * share
+    blank = 1 - len(lines) / len(rows)
+    full_stop = sum(row.rstrip().endswith((".", "!", "?", '"', "”", "’")) for row in lines) * share
+    goes_on = sum(row[0].islower() for row in lines) * share
+    indented = sum(row[0] in " \t" for row in lines) * share
     if indented >= 0.3 and goes_on < 0.3 and full_stop < 0.2:
         return True
     return blank < 0.02 and long < 0.2 and goes_on < 0.25 and full_stop < 0.4

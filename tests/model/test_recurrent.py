@@ -50,7 +50,7 @@ def states(reader: Reader) -> dict[str, Tensor]:
     return {
         f"{state.carries.index}.{name}": tensor.clone()
         for state in reader.cache.recurrent
-        for name, tensor in state.carried().items()
+        for name, tensor in state.states().items()
     }
 
 

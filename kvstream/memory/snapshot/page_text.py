@@ -235,21 +235,21 @@ class Cutter:
 
     def _stretches(self) -> Iterator[tuple[Piece | None, int, int, bool]]:
         """Yield (piece, first character, end, shown), or (None, byte, byte, False) without text."""
-        reached = 0
+        byte = 0
         for piece in self.text.pieces:
             for begin, end, shown in self._regions(piece):
                 if not shown and not self.whole:
                     continue  # becomes part of the next stretch without text
                 behind = int(piece.offsets[begin])
-                if behind - reached > WHITE:
-                    yield None, reached, behind, False
+                if behind - byte > WHITE:
+                    yield None, byte, behind, False
                 if shown:
                     yield from ((piece, a, b, True) for a, b in self._chunks(piece, begin, end))
                 else:
                     yield piece, begin, end, False
-                reached = int(piece.offsets[end])
-        if self.of.end - reached > WHITE:
-            yield None, reached, self.of.end, False
+                byte = int(piece.offsets[end])
+        if self.of.end - byte > WHITE:
+            yield None, byte, self.of.end, False
 
     def _regions(self, piece: Piece) -> Iterator[tuple[int, int, bool]]:
         """Yield (first character, end, shown) of the parts of a piece that are shown or folded."""

@@ -156,7 +156,7 @@ class _Rereader:
         if block.source != self.source:
             self.source, self.line = block.source, 1
         offsets: np.ndarray | None = None
-        counted = 0
+        at = 0
         while self.range < len(self.spans) and block.text:
             if offsets is None:
                 offsets = block.offsets()
@@ -164,15 +164,15 @@ class _Rereader:
             first, last = (int(i) for i in np.searchsorted(offsets, [begin, end]))
             last = min(last, len(block.text))
             if first < last:
-                self.line += block.text.count("\n", counted, first)
-                counted = first
+                self.line += block.text.count("\n", at, first)
+                at = first
                 text, line = block.text[first:last], self.line if block.place is None else None
                 piece = Piece(block.source, text, offsets[first : last + 1], line, block.place)
                 self.text.pieces.append(piece)
             if end > int(offsets[-1]):
                 break
             self.range += 1
-        self.line += block.text.count("\n", counted)
+        self.line += block.text.count("\n", at)
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:

@@ -34,7 +34,7 @@ class _Passing(StateStore):
     def __init__(self, store: StateStore) -> None:
         super().__init__(store.carries)
         # Copies, because the engine's own tensors have no gradients.
-        self.resume({name: tensor.clone() for name, tensor in store.carried().items()})
+        self.resume({name: tensor.clone() for name, tensor in store.states().items()})
 
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, *args: Any, **kwargs: Any
