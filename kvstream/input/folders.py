@@ -180,6 +180,8 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
 
     # A star alone would prevail over later patterns of folders, as in `*` and `!*/`.
     lines = [re.sub(r"^(!?/?)\*\*?\s*$", r"\1?*", line) for line in lines]
+    # Only spaces are no part of a pattern at its end.
+    lines = [re.sub(r"\t( *)$", r"[\t]\1", line) for line in lines]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
         return pathspec.GitIgnoreSpec.from_lines(filter(is_pattern, lines), backend="re2")

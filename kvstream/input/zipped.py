@@ -52,7 +52,10 @@ _NAMES = {
     "w": "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
 }
 _WORD = f"{{{_NAMES['w']}}}"
-_LEFT_OUT = {"altChunk": "inserted document", "chart": "chart", "relIds": "diagram"}
+_LEFT_OUT = {
+    "altChunk": "inserted document", "subDoc": "inserted document", "chart": "chart",
+    "relIds": "diagram", "OLEObject": "inserted object",
+}  # fmt: skip
 """Elements that stand for text in other members, which are not read."""
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([

@@ -545,11 +545,14 @@ def test_hyphens_of_a_docx(tmp_path: Path) -> None:
 
 def test_what_a_docx_has_in_other_members_is_told(tmp_path: Path) -> None:
     diagram = '<dgm:relIds xmlns:dgm="d"/>'
+    sheet = '<w:object><o:OLEObject xmlns:o="o" ProgID="Excel.Sheet.12"/></w:object>'
     body = f"<w:altChunk/><w:p>{run('a')}<w:r><w:ptab/>{diagram}</w:r>{run('b')}{diagram}</w:p>"
+    body += f"<w:subDoc/><w:p><w:r>{sheet}</w:r></w:p>"
     assert docx_text(tmp_path, body) == "a b\n"
     sources = open_sources([str(tmp_path / "a.docx")])
     text_of(sources)
-    told = ["left out 1 × inserted document.", "left out 2 × diagram."]
+    told = ["2 × inserted document.", "2 × diagram.", "1 × inserted object."]
+    told = [f"left out {what}" for what in told]
     assert [note.split(": ")[1] for note in sources.notes] == told
 
 

@@ -531,6 +531,7 @@ def test_patterns_mean_what_they_mean_in_git(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     read = ignoring(tmp_path, "\ufeff*\n!*/\n!*.txt", ["a.txt", "b/c.txt", "b/d.log", "e.log"])
     assert read == ["a.txt", "ab.txt", "c.txt"]
+    assert ignoring(tmp_path, "a.txt\t\n!b\t \n*.log  \nc*", []) == ["a.txt", "ab.txt", "ä.md"]
 
 
 def test_patterns_reach_a_folder_by_any_path(
