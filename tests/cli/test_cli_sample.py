@@ -77,6 +77,16 @@ def test_the_text_is_not_replaced(cli, tmp_path) -> None:
     assert book.read_text() == TEXT
 
 
+def test_the_config_file_is_not_replaced(cli, tmp_path, monkeypatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("seed = 1\n")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    for arguments in (["sample", "-o"], ["bench", "needle", "--save"]):
+        ran = cli(*arguments, str(config))
+        assert (ran.code, "and the config file" in ran.stderr) == (2, True), ran.stderr
+    assert config.read_text() == "seed = 1\n"
+
+
 def test_empty_input_is_nothing_to_read(cli, tmp_path) -> None:
     out = tmp_path / "out.txt"
     ran = cli("sample", "--into", "-", "-o", str(out))

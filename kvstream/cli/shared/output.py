@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from kvstream.api.source_objects import would_read
+from kvstream.cli.config import config_path
 from kvstream.cli.shared.saying import say
 from kvstream.errors import FULL, KvstreamError, UsageError
 from kvstream.reporters.format import visible
@@ -185,6 +186,7 @@ def refuse_clashes(
     is an output, because a shell may append it to a source.
     """
     files = [(option, path) for option, path in outputs.items() if path and path != Path("-")]
+    inputs = {**inputs, "the config file": config_path()}
     read = [(option, path) for option, path in inputs.items() if path and os.path.isfile(path)]
     texts = [("a source", Path(source if source != "-" else STDIN)) for source in sources]
     files.append(("standard output", STDOUT))

@@ -16,7 +16,6 @@ from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import settled as settled_request
 from kvstream.api.source_objects import identity
-from kvstream.cli.config import config_path
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import reports
@@ -93,10 +92,7 @@ def check_files(options: Options, sources: Sequence[str] = (), memory: Path | No
         "--output": options.output, "--checkpoint": options.request.checkpoint,
         "--stats": options.stats, "--report": options.report,
     }  # fmt: skip
-    inputs = {
-        "--memory": memory, "--model": Path(options.model), "--skim": Path(options.skim),
-        "the config file": config_path(),
-    }  # fmt: skip
+    inputs = {"--memory": memory, "--model": Path(options.model), "--skim": Path(options.skim)}
     refuse_clashes(outputs, inputs, sources)
 
 
