@@ -118,8 +118,11 @@ class RowDatabase:
         `zero`: a figure of 0 is an answer.
         """
         wrong = (name for name, count in zip(self.columns.names, self.wrong, strict=True) if count)
-        if any(f" {name} IS NULL" in sql for name in wrong):
-            return None  # their cells are not empty
+        listed = _FIGURE.sub("", sql.split(" FROM ")[0])
+        for name in wrong:
+            shown = re.search(rf"(?i)\b{name}\b", listed) and f"{name} = (SELECT" not in sql
+            if shown or f" {name} IS NULL" in sql:
+                return None  # their cells are not empty, and a list or a count would lack them
         self.until = monotonic() + LONGEST
         try:
             rows = self.base.execute(sql).fetchmany(MOST_ROWS + 1)

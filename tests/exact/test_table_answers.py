@@ -785,6 +785,27 @@ def test_what_is_no_table_by_itself() -> None:
     assert delimiter_of(["a|b", "1|x", "2|y"], "-") == "|"
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("How many different teams are there?", None),
+        ("Which team has the highest score?", None),
+        ("List all teams where score is above 2", None),
+        ("What is the total score?", "15"),
+        ("What is the highest team?", "10"),
+        ("How many rows where team is 2?", "1"),
+    ],
+)
+def test_texts_in_a_column_of_numbers_are_missing_in_no_list(
+    question: str, answer: str | None
+) -> None:
+    text = "team,score\n1,4\n2,2\n10,3\nTeam A,5\n1,1\n"
+    query = plain_query(question, columns_of(text))
+    assert query is not None
+    record = computed(text, query)
+    assert (record and record["answer"].split("\n")[0]) == answer
+
+
 def test_a_row_too_long_for_a_line_is_told(tmp_path: Path) -> None:
     """Its cells are lines of their own in a page, and a line in Markdown."""
     rows = [("ship", "note", "crew"), *((f"s{n}", "x" * (3, 12_000)[n == 4], n) for n in range(9))]
