@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
+from kvstream.answer.citations import NOTHING, Basis, as_json, basis_of, measure
 from kvstream.answer.sampling import RefusalLimit, Repetition, StopStrings, make_sampler
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.answer.versions import disagreement
@@ -89,78 +89,78 @@ def answer(
     tail = question_tail(memory, question, earlier)
     # Kept apart from memory.warnings: a later answer and a saved file must not repeat them.
     warnings: list[str] = []
-    if broken := memory.prompt.broken(question):
-        warnings.append(broken_apart("question", broken))
+    if sequences := memory.prompt.broken(question):
+        warnings.append(broken_apart("question", sequences))
         yield Notice(warnings[-1])
-    held, in_part = memory.reader.retained().numpy(), memory.partial
-    cited, repeats = extracted(memory, passages) if extract else ([], 0)
-    if extract and (repeats or len(cited) < passages):
-        told = f"Extracted {len(cited)} of at most {passages} passages"
-        told += ": memory holds no others" if len(cited) < passages else ""
-        told += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
-        yield Notice(f"{told}.", note=True)
+    ordinals, in_part = memory.reader.retained().numpy(), memory.partial
+    best, repeats = extract_of(memory, passages) if extract else ([], 0)
+    if extract and (repeats or len(best) < passages):
+        message = f"Extracted {len(best)} of at most {passages} passages"
+        message += ": memory holds no others" if len(best) < passages else ""
+        message += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
+        yield Notice(f"{message}.", note=True)
     yield AnswerStarted(question, number, partial(positions.snapshot, memory))
     began = time.perf_counter()
     sight = None
     if extract:
-        text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
+        text, length, end = lines_of(best, memory.trace.names), 0, "end"
         yield AnswerToken(text, memory.reader.cache.size)
-        basis = replace(NOTHING, cited=tuple(cited))
+        basis = replace(NOTHING, citations=tuple(best))
     else:
-        text, told, repetition, stops = "", "", Repetition(), StopStrings(stop)
-        with narrowed(memory, question) as sight:
-            for piece in _written(
+        text, message, repetition, stops = "", "", Repetition(), StopStrings(stop)
+        with narrow(memory, question) as sight:
+            for piece in _pieces(
                 memory, tail, repetition, stops, may_compress=last, final=last and not stays
             ):
                 text += piece
                 yield AnswerToken("" if strict else piece, memory.reader.cache.size)
-            said, written = repetition.tokens, len(repetition.tokens)
-            stopped, kept = memory.reader.stopped, repetition.kept
-            if stops.kept is not None:
-                stopped, said = "stop", said[: stops.kept]
-            elif stopped == "budget":
-                told = f"The answer stopped after {written} tokens, because the budget was full."
-            elif kept:
-                stopped, said = "repetition", said[:kept]
-                told = (
-                    f"The answer repeated itself: kvstream stopped it after {written} tokens and "
-                    f"cut the last {written - kept}, which are repetition. "
+            tokens, length = repetition.tokens, len(repetition.tokens)
+            end, count = memory.reader.stopped, repetition.count
+            if stops.count is not None:
+                end, tokens = "stop", tokens[: stops.count]
+            elif end == "budget":
+                message = f"The answer stopped after {length} tokens, because the budget was full."
+            elif count:
+                end, tokens = "repetition", tokens[:count]
+                message = (
+                    f"The answer repeated itself: kvstream stopped it after {length} tokens and "
+                    f"cut the last {length - count}, which are repetition. "
                     "--repetition-penalty 1.2 makes repetition less likely."
                 )
-            if told:
-                warnings.append(told)
-                yield Notice(told)
-            basis = _basis(memory, tail, said)
+            if message:
+                warnings.append(message)
+                yield Notice(message)
+            basis = _basis(memory, tail, tokens)
     result = _result(
-        memory, held, basis, question=question, answer=text.strip(), generated=written,
-        stopped=stopped, answer_s=time.perf_counter() - began,
+        memory, ordinals, basis, question=question, answer=text.strip(), generated=length,
+        stopped=end, answer_s=time.perf_counter() - began,
         warnings=(*memory.warnings, *warnings), narrowed=sight, partial=in_part,
     )  # fmt: skip
     # No support is measured for an extract, or for a summary, which rests on the whole text.
     if extract:
-        skipped = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
-        notes = [*memory.trace.notes, *skipped]
+        own = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
+        notes = [*memory.trace.notes, *own]
         result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
     elif memory.prompt.task != "ask":
         size = len(result.answer.split())
         if not size or (size <= _REFUSAL_WORDS and abstains(result.answer)):
             result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
     elif abstains(result.answer):
-        result = forgotten(result, memory.reader.model.trained_length)
+        result = with_remedy(result, memory.reader.model.trained_length)
     else:
         support = _support(memory, result, basis)
-        result = judged(_with_versions(memory, result), support, withhold=strict)
+        result = with_support(_with_versions(memory, result), support, withhold=strict)
     if strict and not extract:
         yield AnswerToken(result.answer, memory.reader.cache.size)
     yield Answered(result)
     return basis
 
 
-def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
+def result_of(memory: Memory, question: str) -> tuple[Result, Basis]:
     """Return result and basis of an answer. Raises BudgetError."""
-    seen: list[Event] = []
-    basis = returned(answer(memory, question), seen.append)
-    return next(event.result for event in seen if isinstance(event, Answered)), basis
+    events: list[Event] = []
+    basis = returned(answer(memory, question), events.append)
+    return next(event.result for event in events if isinstance(event, Answered)), basis
 
 
 def question_tail(
@@ -184,7 +184,7 @@ def question_tail(
 
 
 @contextmanager
-def narrowed(memory: Memory, question: str) -> Iterator[dict[str, Any] | None]:
+def narrow(memory: Memory, question: str) -> Iterator[dict[str, Any] | None]:
     """Let the model see only the entries of the source with most words of the question.
 
     It also sees the sources of `Memory.always`, and those with the same score. Yield the object
@@ -206,18 +206,18 @@ def narrowed(memory: Memory, question: str) -> Iterator[dict[str, Any] | None]:
         return
     order = np.argsort(-scores, kind="stable")
     sources = [memory.trace.names[i] for i in best]
-    held = cache.size
+    total = cache.size
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
-        counts = {"entries": entries, "held": held, "prompt": memory.reader.sizes.prompt}
+        counts = {"entries": entries, "held": total, "prompt": memory.reader.sizes.prompt}
         yield {"sources": sources, **counts}
 
 
 def _scores(memory: Memory, question: str) -> np.ndarray:
     """Return the BM25 score [sources] of the question's words in each source's held passages."""
     trace = memory.trace
-    asked = [w for w in dict.fromkeys(words(question)) if w not in COMMON]
+    terms = [w for w in dict.fromkeys(words(question)) if w not in COMMON]
     names = trace.names[: len(trace.bases)]  # an interrupted reading did not reach the others
-    if len(names) < 2 or trace.passages is None or not asked:
+    if len(names) < 2 or trace.passages is None or not terms:
         return np.zeros(len(names))
     counts = [Counter(words(name)) for name in names]
     # Only passages with retained tokens, which a memory file also has. `trace.passages` may still
@@ -225,7 +225,7 @@ def _scores(memory: Memory, question: str) -> np.ndarray:
     starts = trace.origins.starts(memory.reader.retained().numpy())
     for passage in trace.passages.score(starts, np.ones(len(starts))):
         counts[passage.source].update(words(passage.text))
-    often = np.array([[float(each[word]) for word in asked] for each in counts])
+    often = np.array([[float(each[word]) for word in terms] for each in counts])
     scores = bm25_of_documents(often, np.array([float(each.total()) for each in counts]))
     # An empty file has words in its name, but no entries that could answer.
     return np.where(np.diff([*trace.bases, trace.end]) > 0, scores, 0.0)
@@ -239,7 +239,7 @@ def _begins(memory: Memory) -> list[int]:
     return [int(ends[np.searchsorted(starts, base)]) for base in trace.bases]
 
 
-def extracted(memory: Memory, count: int) -> tuple[list[Passage], int]:
+def extract_of(memory: Memory, count: int) -> tuple[list[Passage], int]:
     """Return the best retained passages, in document order, and the number of repeats."""
     trace = memory.trace
     assert trace.passages is not None
@@ -249,12 +249,12 @@ def extracted(memory: Memory, count: int) -> tuple[list[Passage], int]:
     return best_passages(trace.passages.score(starts, weights.numpy()), count, parts=parts)
 
 
-def _written(
+def _pieces(
     memory: Memory, tail: Sequence[int], repetition: Repetition, stops: StopStrings, **how: bool
 ) -> Iterator[str]:
     """Yield the text of the answer, held back while it may be a loop or a stop string."""
     decoder = memory.tokenizer.decoder()
-    text, shown, ends = "", 0, [0]
+    text, begin, ends = "", 0, [0]
     tokens = memory.reader.answer(
         tail,
         make_sampler(memory.run, _limit(memory)),
@@ -270,18 +270,18 @@ def _written(
             repetition.push(token, piece)
             if stops.place(text) is not None:
                 break
-            if (kept := repetition.kept) is not None:
+            if (count := repetition.count) is not None:
                 decoder = memory.tokenizer.decoder()
-                text = "".join(map(decoder.push, repetition.tokens[:kept])) + decoder.flush()
-                yield text[shown:]
+                text = "".join(map(decoder.push, repetition.tokens[:count])) + decoder.flush()
+                yield text[begin:]
                 return
             ready = min(ends[max(0, len(ends) - 1 - repetition.open)], stops.clear(text))
-            yield text[shown:ready]
-            shown = max(shown, ready)
+            yield text[begin:ready]
+            begin = max(begin, ready)
     text += decoder.flush()
     if (end := stops.place(text)) is not None:
-        stops.kept = bisect_left(ends, end)
-    yield text[shown:end]
+        stops.count = bisect_left(ends, end)
+    yield text[begin:end]
 
 
 def _limit(memory: Memory) -> RefusalLimit | None:
@@ -294,33 +294,33 @@ def refusal_limit(model: BoundedModel, tokenizer: Tokenizer) -> RefusalLimit | N
     calibration = Calibration.of(model.facts.folder)
     if calibration is None or not calibration.refusal_limit:
         return None
-    begun = (tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
-    return RefusalLimit(tuple(sorted(set(begun))), calibration.refusal_limit)
+    tokens = (tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
+    return RefusalLimit(tuple(sorted(set(tokens))), calibration.refusal_limit)
 
 
-def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
-    """Return the passages that the tokens `said`, an answer to the question, attended to."""
-    found = attended(memory.reader, tail, said)
+def _basis(memory: Memory, tail: Sequence[int], tokens: Sequence[int]) -> Basis:
+    """Return the passages that `tokens`, an answer to the question, attended to."""
+    attention = measure(memory.reader, tail, tokens)
     passages = memory.trace.passages
-    if found is None or passages is None:
+    if attention is None or passages is None:
         return NOTHING
-    starts = memory.trace.origins.starts(found.ordinals.numpy())
-    by_answer = passages.score(starts, found.by_answer.numpy())
-    by_question = passages.score(starts, found.by_question.numpy())
-    return basis_of(by_answer, by_question, found)
+    starts = memory.trace.origins.starts(attention.ordinals.numpy())
+    by_answer = passages.score(starts, attention.by_answer.numpy())
+    by_question = passages.score(starts, attention.by_question.numpy())
+    return basis_of(by_answer, by_question, attention)
 
 
 def _with_versions(memory: Memory, result: Result) -> Result:
     """Return the result with the newest value and a warning if sources say the same with others."""
     names = memory.trace.names
-    held = _held(memory) if len(names) > 1 else ()
-    found = disagreement(result.answer, held, names, result.question)
-    if found is None:
+    passages = _passages(memory) if len(names) > 1 else ()
+    conflict = disagreement(result.answer, passages, names, result.question)
+    if conflict is None:
         return result
-    return replace(result, answer=found[1], warnings=(*result.warnings, found[0]))
+    return replace(result, answer=conflict[1], warnings=(*result.warnings, conflict[0]))
 
 
-def _held(memory: Memory) -> Sequence[Passage]:
+def _passages(memory: Memory) -> Sequence[Passage]:
     """Return the passages of which memory retains tokens."""
     memory.trace.prune(memory.reader.retained())
     return () if memory.trace.passages is None else memory.trace.passages.all()
@@ -329,18 +329,18 @@ def _held(memory: Memory) -> Sequence[Passage]:
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     """Judge how well the text supports the answer of a result."""
     trace = memory.trace
-    forms, known = trace.words, "the text"
+    forms, name = trace.words, "the text"
     if forms is None and trace.passages is not None:
-        forms, known = WordForms(), _seen(result)
-        forms.add("\n".join(passage.text for passage in _held(memory)))
+        forms, name = WordForms(), _part(result)
+        forms.add("\n".join(passage.text for passage in _passages(memory)))
     calibration = Calibration.of(memory.reader.model.facts.folder)
-    return judge(calibration, basis, result.question, result.answer, forms, known)
+    return judge(calibration, basis, result.question, result.answer, forms, name)
 
 
-def _result(memory: Memory, held: np.ndarray, basis: Basis, **own: Any) -> Result:
-    """Make the result with `own` fields of this answer; `held`: ordinals in memory."""
-    counts = memory.trace.line_counts
-    reader, read, retained = memory.reader, memory.trace.read, len(held)
+def _result(memory: Memory, ordinals: np.ndarray, basis: Basis, **own: Any) -> Result:
+    """Make the result with `own` fields of this answer; `ordinals`: of tokens in memory."""
+    trace, reader, counts = memory.trace, memory.reader, memory.trace.line_counts
+    read, count = trace.read, len(ordinals)
     peak = reader.cache.peak
     on_gpu = reader.model.device.type == "cuda"
     return Result(
@@ -355,8 +355,8 @@ def _result(memory: Memory, held: np.ndarray, basis: Basis, **own: Any) -> Resul
         peak_rss_bytes=peak_rss(),
         peak_device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
         read=read,
-        retained=retained,
-        evicted=read - retained,
+        retained=count,
+        evicted=read - count,
         schedule=memory.run.schedule,
         chunk=memory.run.chunk,
         steps=reader.steps,
@@ -364,15 +364,15 @@ def _result(memory: Memory, held: np.ndarray, basis: Basis, **own: Any) -> Resul
         prefill_s=memory.prefill_s,
         select_s=reader.select_seconds,
         tokens_per_s=memory.tokens_per_s,
-        citations=tuple(as_json(p, memory.trace.names, memory.trace.bases) for p in basis.cited),
+        citations=tuple(as_json(p, trace.names, trace.bases) for p in basis.citations),
         support=basis.to_json() if own["generated"] else None,
-        coverage=coverage(held, read),
-        interrupted=memory.trace.interrupted,
+        coverage=coverage(ordinals, read),
+        interrupted=trace.interrupted,
         of_reading=tuple(memory.warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
         receipt=_receipt(memory),
-        waiting=memory.trace.waiting,
+        waiting=trace.waiting,
         **own,
     )
 
@@ -392,12 +392,12 @@ def _receipt(memory: Memory) -> dict[str, Any]:
     }
 
 
-def judged(result: Result, support: Support, *, withhold: bool) -> Result:
+def with_support(result: Result, support: Support, *, withhold: bool) -> Result:
     """Return the result with its support; a doubtful answer gets a warning, or is withheld."""
-    told = result.support
-    if told is not None and support.probability is not None:
-        told = {**told, "probability": round(support.probability, 4)}
-    result = replace(result, support=told, absent=support.absent)
+    record = result.support
+    if record is not None and support.probability is not None:
+        record = {**record, "probability": round(support.probability, 4)}
+    result = replace(result, support=record, absent=support.absent)
     if not support.doubts:
         return result
     why = ". ".join(support.doubts)
@@ -409,8 +409,8 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
     return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
 
 
-def forgotten(result: Result, trained: int) -> Result:
-    """Return a refusal; warn of text not seen, but advise no budget over the `trained` length."""
+def with_remedy(result: Result, length: int) -> Result:
+    """Return a refusal; warn of text not seen, but advise no budget over the trained `length`."""
     if result.narrowed is not None:
         sources = result.narrowed["sources"]
         have = "has" if len(sources) == 1 else "have"
@@ -423,15 +423,15 @@ def forgotten(result: Result, trained: int) -> Result:
         remedy = "Read the text again with a larger --budget."
         if result.interrupted:
             remedy = "Run the command again, and let it read to the end."
-        elif result.budget_tokens >= trained:
+        elif result.budget_tokens >= length:
             remedy = "Use words of the text in the question, or --skim self."
-        warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"
+        warning = f"The answer is not in {_part(result)}; it may be in the rest. {remedy}"
     else:
         return result
     return replace(result, warnings=(*result.warnings, warning))
 
 
-def _seen(result: Result) -> str:
+def _part(result: Result) -> str:
     """Describe the part of the text that memory represents, for a message."""
     text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
     if result.partial:
@@ -445,7 +445,7 @@ def _seen(result: Result) -> str:
     return f"what memory kept ({parts})"
 
 
-def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
+def lines_of(passages: Sequence[Passage], names: Sequence[str]) -> str:
     """Return the passages as lines, each behind its spot, and its source's name if several."""
     several = len(names) > 1
     return "\n".join(
@@ -474,24 +474,24 @@ PARTS = 40
 """Number of equal parts of the text in the map."""
 
 
-def coverage(retained: np.ndarray, read: int) -> dict[str, Any]:
+def coverage(ordinals: np.ndarray, read: int) -> dict[str, Any]:
     """Return the ``share`` of stretches that are represented, and a ``map`` of the text.
 
-    `retained` int64 [n], sorted and distinct: ordinals of the source tokens that at least one head
+    `ordinals` int64 [n], sorted and distinct: ordinals of the source tokens that at least one head
     holds; `read`: tokens of the sources. The map has, for each of at most PARTS equal parts from
     first to last, the share of its tokens that are retained. RAM does not grow with `read`.
     """
     stretches = -(-read // STRETCH)
     if not stretches:
         return {"share": 0.0, "map": []}
-    places, held = np.unique(retained // STRETCH, return_counts=True)
+    places, totals = np.unique(ordinals // STRETCH, return_counts=True)
     # The last stretch may have fewer than ENOUGH tokens.
     sizes = np.minimum(read - places * STRETCH, STRETCH)
-    represented = int((held >= np.minimum(ENOUGH, sizes)).sum())
+    enough = int((totals >= np.minimum(ENOUGH, sizes)).sum())
     parts = min(PARTS, read)
     edges = np.arange(parts + 1, dtype=np.int64) * read // parts
-    counts = np.diff(np.searchsorted(retained, edges))
+    counts = np.diff(np.searchsorted(ordinals, edges))
     return {
-        "share": round(represented / stretches, 4),
+        "share": round(enough / stretches, 4),
         "map": [round(float(share), 4) for share in counts / np.diff(edges)],
     }

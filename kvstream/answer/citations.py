@@ -27,7 +27,7 @@ HEAVIEST = 3
 
 
 @dataclass(frozen=True)
-class Attended:
+class Attention:
     """Attention of the question and the answer to the source tokens in memory."""
 
     ordinals: Tensor
@@ -40,7 +40,7 @@ class Attended:
     """float32 [m]: cross-entropy of each token of the answer, in nats."""
 
 
-def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attended | None:
+def measure(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attention | None:
     """Run question and answer through the model again and measure their attention to memory.
 
     Memory stays unchanged. The queries of the answer are those that chose its tokens: the last
@@ -52,44 +52,44 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     that looks at one place outweighs many heads that spread their attention.
     """
     room = reader.sizes.budget - reader.cache.size - len(question)
-    said = list(answer[: room + 1])
-    if not said or room < 0:
+    tokens = list(answer[: room + 1])
+    if not tokens or room < 0:
         return None
-    wanted = AttentionRequest(
-        (len(said),), accumulated_attention=True, queries=len(question), reduce="max"
+    request = AttentionRequest(
+        (len(tokens),), accumulated_attention=True, queries=len(question), reduce="max"
     )
     with reader.cache.answering(), reader.cache.passing() as ends:
         for store in reader.cache.stores:
             store.window_attention = store.accumulated_attention = None
-        hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
-        targets = torch.tensor(said, device=hidden.device)
-        losses = reader.model.loss(hidden[len(question) - 1 :], targets)
-        found = []
+        states = reader.model.forward([*question, *tokens[:-1]], reader.cache, request)
+        targets = torch.tensor(tokens, device=states.device)
+        losses = reader.model.loss(states[len(question) - 1 :], targets)
+        rows = []
         for store, end in zip(reader.cache.stores, ends, strict=True):
             if store.window_attention is not None and store.accumulated_attention is not None:
                 own = store.origin[:, :end] != PROMPT
-                measured = (
+                columns = (
                     store.origin,
-                    store.window_attention / len(said),
+                    store.window_attention / len(tokens),
                     store.accumulated_attention / len(question),
                 )
-                found.append([part[:, :end][own].cpu() for part in measured])
-    if not found:
+                rows.append([part[:, :end][own].cpu() for part in columns])
+    if not rows:
         return None
-    origin, *weights = (torch.cat(parts) for parts in zip(*found, strict=True))
+    origin, *weights = (torch.cat(parts) for parts in zip(*rows, strict=True))
     ordinals, places = origin.long().unique(return_inverse=True)
     if not len(ordinals):
         return None
-    summed = (torch.zeros(len(ordinals)).index_add_(0, places, w.float() ** 2) for w in weights)
-    answer_share, question_share = (s / s.sum().clamp_min(1e-30) for s in summed)
-    return Attended(ordinals, answer_share, question_share, losses.float().cpu())
+    sums = (torch.zeros(len(ordinals)).index_add_(0, places, w.float() ** 2) for w in weights)
+    answer_share, question_share = (s / s.sum().clamp_min(1e-30) for s in sums)
+    return Attention(ordinals, answer_share, question_share, losses.float().cpu())
 
 
 @dataclass(frozen=True)
 class Basis:
     """The passages that an answer rests on."""
 
-    cited: tuple[Passage, ...]
+    citations: tuple[Passage, ...]
     """The citations: passages by the answer's attention, heaviest first."""
     regions: tuple[Passage, ...]
     """Passages by the attention of answer and question together, heaviest first. A second pass
@@ -109,21 +109,21 @@ NOTHING = Basis((), (), 0.0, 0.0)
 
 
 def basis_of(
-    by_answer: Sequence[Passage], by_question: Sequence[Passage], found: Attended
+    by_answer: Sequence[Passage], by_question: Sequence[Passage], attention: Attention
 ) -> Basis:
     """Make a Basis from passages with weights by the answer and by the question (each sum 1)."""
-    ranked = sorted(by_answer, key=lambda p: (-p.weight, p.start))
+    ranking = sorted(by_answer, key=lambda p: (-p.weight, p.start))
     both: dict[int, tuple[float, Passage]] = {}
     for passage in (*by_answer, *by_question):
         weight, _ = both.get(passage.start, (0.0, passage))
         both[passage.start] = weight + passage.weight, passage
     regions = [p for _, p in sorted(both.values(), key=lambda pair: (-pair[0], pair[1].start))]
     return Basis(
-        tuple(p for p in ranked[:CITED] if p.weight >= LEAST_WEIGHT),
+        tuple(p for p in ranking[:CITED] if p.weight >= LEAST_WEIGHT),
         tuple(regions),
-        sum(p.weight for p in ranked[:HEAVIEST]),
-        float((-found.losses.mean()).exp()),
-        -float(found.losses.sum()),
+        sum(p.weight for p in ranking[:HEAVIEST]),
+        float((-attention.losses.mean()).exp()),
+        -float(attention.losses.sum()),
     )
 
 

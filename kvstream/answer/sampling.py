@@ -50,19 +50,19 @@ def make_sampler(run: RunSettings, refusal: RefusalLimit | None = None) -> Calla
     """
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-    choose, said = _choice(run), list[int]()
+    choose, tokens = _choice(run), list[int]()
     penalty = RepetitionPenaltyLogitsProcessor(float(run.repetition_penalty))
 
-    def chosen(logits: Tensor) -> int:
-        if refusal is not None and not said:
+    def next_token(logits: Tensor) -> int:
+        if refusal is not None and not tokens:
             logits = refusal(logits)
-        if run.repetition_penalty != 1 and said:
-            ids = torch.tensor([said], device=logits.device)
+        if run.repetition_penalty != 1 and tokens:
+            ids = torch.tensor([tokens], device=logits.device)
             logits = torch.Tensor(penalty(ids, logits[None])[0])
-        said.append(choose(logits))
-        return said[-1]
+        tokens.append(choose(logits))
+        return tokens[-1]
 
-    return chosen
+    return next_token
 
 
 def _choice(run: RunSettings) -> Callable[[Tensor], int]:
@@ -95,7 +95,7 @@ class StopStrings:
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
         self._strings = [string for string in strings if string]
-        self.kept: int | None = None
+        self.count: int | None = None
         """Number of tokens with text before the string that was found."""
 
     def place(self, text: str) -> int | None:
@@ -147,19 +147,19 @@ class Repetition:
         return int(self._runs.max())
 
     @property
-    def kept(self) -> int | None:
+    def count(self) -> int | None:
         """Number of tokens up to the end of the first pass through the loop; None: no loop."""
         lengths = np.maximum(LEAST, REPEATS * np.arange(1, LONGEST_PERIOD + 1))
         for index in np.flatnonzero(self._runs >= lengths):
-            period, repeated = int(index) + 1, int(self._runs[index])
+            period, run = int(index) + 1, int(self._runs[index])
             letters = any(c.isalpha() for piece in self._pieces[-period:] for c in piece)
-            if letters or repeated >= LEAST_WITHOUT_LETTERS:
-                return self._whole_sentence(len(self.tokens) - repeated, period)
+            if letters or run >= LEAST_WITHOUT_LETTERS:
+                return self._whole_sentence(len(self.tokens) - run, period)
         return None
 
-    def _whole_sentence(self, kept: int, period: int) -> int:
-        """Return `kept`, or more to the end of the sentence: its full stop may repeat, too."""
+    def _whole_sentence(self, count: int, period: int) -> int:
+        """Return `count`, or more to the end of the sentence: its full stop may repeat, too."""
         for more in range(period):
-            if self._pieces[kept + more - 1].rstrip(" ").endswith(_SENTENCE_END):
-                return kept + more
-        return kept
+            if self._pieces[count + more - 1].rstrip(" ").endswith(_SENTENCE_END):
+                return count + more
+        return count

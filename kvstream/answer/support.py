@@ -53,18 +53,18 @@ def abstains(answer: str) -> bool:
 
 def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
     """Return numbers and capitalized words of the answer that text and question lack."""
-    asked = {word.casefold() for word in _LETTERS.findall(question)}
+    terms = {word.casefold() for word in _LETTERS.findall(question)}
     numbers = set(NUMBER.findall(question))
-    found: dict[int, str] = {}
+    missing: dict[int, str] = {}
     for match in NUMBER.finditer(answer):
         if match[0] not in numbers and not forms.has_number(match[0]):
-            found[match.start()] = match[0]
+            missing[match.start()] = match[0]
     for start, word in _names(answer):
         plain = word.casefold()
-        known = plain in asked or plain in COMMON or forms.has_word(word)
+        known = plain in terms or plain in COMMON or forms.has_word(word)
         if not known and not (plain.endswith("s") and forms.has_word(plain[:-1])):
-            found[start] = word
-    return tuple(dict.fromkeys(found[start] for start in sorted(found)))
+            missing[start] = word
+    return tuple(dict.fromkeys(missing[start] for start in sorted(missing)))
 
 
 def _names(text: str) -> Iterable[tuple[int, str]]:
@@ -84,15 +84,15 @@ def matter(text: str) -> set[str]:
 
 
 def _uncommon(text: str) -> set[str]:
-    found = (w for w in words(text) if len(w) > 1 or w.isdigit() or not w.isascii())
-    return {word for word in found if word not in COMMON}
+    terms = (w for w in words(text) if len(w) > 1 or w.isdigit() or not w.isascii())
+    return {word for word in terms if word not in COMMON}
 
 
 def repeats(question: str, answer: str) -> bool:
     """Return whether the answer has only words of the question, or forms of them."""
-    asked, said = _uncommon(question), _uncommon(answer)
-    return bool(said) and all(
-        any(a[:STEM] == w[:STEM] and abs(len(a) - len(w)) <= ENDING for a in asked) for w in said
+    old, new = _uncommon(question), _uncommon(answer)
+    return bool(new) and all(
+        any(a[:STEM] == w[:STEM] and abs(len(a) - len(w)) <= ENDING for a in old) for w in new
     )
 
 
@@ -118,12 +118,12 @@ class Calibration:
         if not folder or not path.is_file():
             return None
         try:
-            found = json.loads(small_text(path))
-            weights = {str(name): float(weight) for name, weight in found["weights"].items()}
-            limit = float(found.get("refusal_limit", 0.0))
-            made = cls(float(found["bias"]), weights, float(found["threshold"]), limit)
-            made.probability(dict.fromkeys(SIGNALS, 0.0))
-            return made
+            values = json.loads(small_text(path))
+            weights = {str(name): float(weight) for name, weight in values["weights"].items()}
+            limit = float(values.get("refusal_limit", 0.0))
+            calibration = cls(float(values["bias"]), weights, float(values["threshold"]), limit)
+            calibration.probability(dict.fromkeys(SIGNALS, 0.0))
+            return calibration
         except (
             OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError,
             RecursionError,  # JSON that is nested too deep
@@ -149,11 +149,11 @@ class Support:
     """Whether the probability is below the threshold of the calibration."""
     weight: float = 1.0
     """Share of the answer's attention that the heaviest passage gets."""
-    asked: float = 1.0
+    overlap: float = 1.0
     """Share of the question's words that the heaviest passage has."""
     absent: tuple[str, ...] = ()
     """Numbers and names of the answer that are not in the text."""
-    known: str = "the text"
+    name: str = "the text"
     """Name of the text that they are not in, for a message."""
     silent: bool = False
     repeats: bool = False
@@ -162,44 +162,44 @@ class Support:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Reasons to check the answer, each a clause."""
-        found = ["The model gave no answer"] if self.silent else []
+        doubts = ["The model gave no answer"] if self.silent else []
         if self.doubtful and self.probability is not None:
-            found.append(f"Low confidence ({self.probability:.0%}){self._passage}")
+            doubts.append(f"Low confidence ({self.probability:.0%}){self._passage}")
         if self.repeats:
-            found.append("The answer only repeats words of the question")
+            doubts.append("The answer only repeats words of the question")
         if self.absent:
-            words = _listed(self.absent)
-            found.append(f"The answer has words that are not in {self.known}: {words}")
-        return tuple(found)
+            words = _list(self.absent)
+            doubts.append(f"The answer has words that are not in {self.name}: {words}")
+        return tuple(doubts)
 
     @property
     def _passage(self) -> str:
         """Problem of the heaviest passage, as the end of a clause; empty if there is none."""
         if self.weight < CLEAR:
             return ", and no clear passage supports it"
-        if self.asked < CLEAR:
+        if self.overlap < CLEAR:
             return ", and the main passage has few words of the question"
         return ""
 
 
-def _listed(words: Sequence[str]) -> str:
+def _list(words: Sequence[str]) -> str:
     more = len(words) - 5
-    shown = (w if len(w) <= LONGEST else w[: LONGEST - 3] + "..." for w in words[:5])
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    first = (w if len(w) <= LONGEST else w[: LONGEST - 3] + "..." for w in words[:5])
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
 def signals(basis: Basis, question: str, answer: str) -> dict[str, float]:
     """Return the value of each of SIGNALS."""
-    asked, said = matter(question), matter(answer)
-    first = matter(basis.cited[0].text) if basis.cited else set()
+    old, new = matter(question), matter(answer)
+    first = matter(basis.citations[0].text) if basis.citations else set()
     return {
         # Log-probability of the answer's tokens: the mean and the sum.
         "mean": math.log(max(basis.confidence, 1e-9)),
         "sum": basis.likelihood,
         # Share of the question's words in the heaviest passage.
-        "asked_in_first": len(asked & first) / max(len(asked), 1),
+        "asked_in_first": len(old & first) / max(len(old), 1),
         # Whether the answer has words that the question does not have.
-        "fresh": float(bool(said - asked)),
+        "fresh": float(bool(new - old)),
     }
 
 
@@ -209,21 +209,21 @@ def judge(
     question: str,
     answer: str,
     forms: WordForms | None,
-    known: str,
+    name: str,
 ) -> Support:
-    """Judge an answer that is no refusal; `forms` are the words of the text named by `known`."""
+    """Judge an answer that is no refusal; `forms` are the words of the text with this `name`."""
     if not answer:
         return Support(silent=True)
     missing = () if forms is None else absent(answer, question, forms)
-    plain = Support(absent=missing, known=known, repeats=repeats(question, answer))
+    plain = Support(absent=missing, name=name, repeats=repeats(question, answer))
     if calibration is None:
         return plain
-    found = signals(basis, question, answer)
-    probability = calibration.probability(found)
+    values = signals(basis, question, answer)
+    probability = calibration.probability(values)
     return replace(
         plain,
         probability=probability,
         doubtful=probability < calibration.threshold,
-        weight=basis.cited[0].weight if basis.cited else 0.0,
-        asked=found["asked_in_first"],
+        weight=basis.citations[0].weight if basis.citations else 0.0,
+        overlap=values["asked_in_first"],
     )

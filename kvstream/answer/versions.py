@@ -92,9 +92,9 @@ def disagreement(
     if not different:
         return None
     days: dict[int, str] = {}
-    compared = [passage for _, passage in different]
+    own = [passage for _, passage in different]
     for passage in passages:
-        if passage not in compared and (day := _DAY.search(iso_dates(passage.text))):
+        if passage not in own and (day := _DAY.search(iso_dates(passage.text))):
             days.setdefault(passage.source, day[0])
     lines = []
     for value, passage in different:
@@ -104,7 +104,7 @@ def disagreement(
         lines.append((re.sub(r"\D", "", date[0] if date else day_of), line))
     newest = sorted(lines, key=lambda pair: pair[0], reverse=True)
     more = f"; {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-    told = "; ".join(line for _, line in newest[:SHOWN])
+    text = "; ".join(line for _, line in newest[:SHOWN])
     if "" < lines[0][0] < newest[0][0] and not _PAST.search(question):
         answer = f"{newest[0][1]}; in an older source: {answer}"
-    return f"The sources disagree: {told}{more}.", answer
+    return f"The sources disagree: {text}{more}.", answer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kvstream.api.given import kind
+from kvstream.api.checks import kind
 from kvstream.errors import UsageError
 from kvstream.events import Answered, Event, Notice, Result, Value, returned
 from kvstream.reporters.plain import Plain
@@ -48,8 +48,8 @@ class Answer:
     @property
     def coverage(self) -> float | None:
         """The share of the text that memory still represents, 0 to 1; None if not measured."""
-        found = self.result.coverage
-        return None if found is None else float(found["share"])
+        coverage = self.result.coverage
+        return None if coverage is None else float(coverage["share"])
 
     @property
     def support(self) -> Mapping[str, float] | None:
@@ -89,7 +89,7 @@ def in_notebook() -> bool:
     return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
+def value_of(events: Generator[Event, None, Value], progress: Progress) -> Value:
     """Consume all events, show them, and return the value of the generator."""
     return returned(events, _shower(progress))
 

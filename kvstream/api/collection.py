@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.given import (
-    asked_of,
+from kvstream.api.checks import (
+    all_of,
+    dict_of,
     kind,
-    named_of,
     path_of,
     settings_of,
     several_of,
@@ -71,13 +71,13 @@ def ask_each(
     Raises SourceError if there is no document, ModelError, BudgetError and UsageError for problems
     that concern all documents, and KvstreamError if a cluster cannot be used.
     """
-    asked = asked_of(question or None, questions)
-    if not asked:
+    questions = all_of(question or None, questions)
+    if not questions:
         raise UsageError("No question: give it as question=, or use summarize_each().")
     methods = [text_of("methods", name) for name in several_of("methods", "names", methods)]
     api.refuse_twice(methods, "methods=")
     command: Command = "compare" if methods else "ask"
-    return _each(source, asked, command, model, methods, options)
+    return _each(source, questions, command, model, methods, options)
 
 
 def summarize_each(
@@ -110,14 +110,14 @@ def _each(
     methods: Sequence[str],
     options: Mapping[str, Any],
 ) -> Iterator[Outcome]:
-    asked = dict(options)
-    where = {n: asked.pop(n) for n in ("ray", "into", "progress") if n in asked}
-    loading = named_of("loading", asked.pop("loading", None) or {})
+    rest = dict(options)
+    where = {n: rest.pop(n) for n in ("ray", "into", "progress") if n in rest}
+    loading = dict_of("loading", rest.pop("loading", None) or {})
     if not callable(where.get("progress") or callable):
         raise UsageError(f"progress= takes a function, not {kind(where['progress'])}.")
-    given = settings_of(asked.pop("set", None))
-    each = api.by_method(given, methods) if methods else [{"set": given}]
-    requests = [api.request_of(questions, **{**asked, "command": command, **own}) for own in each]
+    method_settings = settings_of(rest.pop("set", None))
+    each = api.by_method(method_settings, methods) if methods else [{"set": method_settings}]
+    requests = [api.request_of(questions, **{**rest, "command": command, **own}) for own in each]
     if not isinstance(model, Model):
         settings = api.model_settings(path_of("model", model), loading)
         return each_of(source, requests, settings, **where)
@@ -159,18 +159,18 @@ def each_of(
                 raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
         if request.command == "remember":
             api.refuse_passages(request.run.method)
-        parts.append(api.settled(request, learned=learned, extracts=learned))
+        parts.append(api.with_method(request, learned=learned, extracts=learned))
     folder = None if into is None else Path(os.path.abspath(path_of("into", into)))
     # Functions of this process are not sent to workers.
     job = Job(settings, tuple(replace(part, interrupted=never) for part in parts), folder)
-    documents, told = documents_in(_paths(source), plain=first.plain, into=job.into)
+    documents, messages = documents_in(_paths(source), plain=first.plain, into=job.into)
     tell = progress or (lambda event: None)
-    for message in told:
+    for message in messages:
         tell(Notice(message))
     place = None
     if spread:
-        declared = first.worker_memory or worker_memory(settings, parts)
-        place = Workers(first.workers, ray, declared)
+        room = first.worker_memory or worker_memory(settings, parts)
+        place = Workers(first.workers, ray, room)
     stop = interrupted or first.interrupted
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=stop)
 

@@ -91,12 +91,12 @@ def _devices() -> Iterator[Finding]:
         why = f"{speed:.1f} times as fast as float32" if speed else "PyTorch only emulates it here"
         type_ = kind if speed > 1 else "float32"
         yield Finding("precision", f"{type_} on the CPU for models stored in {kind} ({why})")
-    found = int8.measured()
-    value = f"not used: {found['problem']}"
-    if not found["problem"]:
+    speeds = int8.measured()
+    value = f"not used: {speeds['problem']}"
+    if not speeds["problem"]:
         value = (
-            f"works (--quantize int8): {found['many']:.1f} times as fast as float32 for many "
-            f"tokens and {found['one']:.1f} for one ({found['engine']})"
+            f"works (--quantize int8): {speeds['many']:.1f} times as fast as float32 for many "
+            f"tokens and {speeds['one']:.1f} for one ({speeds['engine']})"
         )
     yield Finding("int8", value)
     if torch.cuda.is_available():
@@ -105,8 +105,8 @@ def _devices() -> Iterator[Finding]:
             name = torch.cuda.get_device_name(index)
             yield Finding(f"cuda:{index}", f"{name}, {size(free)} free of {size(total)}")
     else:
-        built = "" if torch.version.cuda else " (torch is built without it)"
-        yield Finding("cuda", f"none{built}")
+        why = "" if torch.version.cuda else " (torch is built without it)"
+        yield Finding("cuda", f"none{why}")
     if torch.backends.mps.is_available():
         yield Finding("mps", "available")
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
     from kvstream.settings import RunSettings
 
-__all__ = ["PART", "UNITS", "Aim", "asks_figure", "asks_of_rows", "counted", "has_times",
+__all__ = ["PART", "UNITS", "Aim", "asks_figure", "asks_of_rows", "count_of", "has_times",
            "is_own", "parts", "route", "row_questions"]  # fmt: skip
 
 
-def counted(
+def count_of(
     sources: SourceSet,
-    asked: Aim,
+    aim: Aim,
     *,
     inflected: bool = False,
     cased: bool = False,
@@ -47,26 +47,24 @@ def counted(
     from kvstream.exact.counting import PLACES, Tally, count_words  # numpy is not for the help
     from kvstream.exact.words import Words
 
-    listed = asked.place != "" and not asked.words
-    if listed and (not asked.unit or asked.unit in HEADINGS):
-        return _outline(sources, asked.unit)
-    unit = "" if asked.place and asked.words else asked.unit
-    parts = _parts(sources, asked) if asked.words else ()
+    listed = aim.place != "" and not aim.words
+    if listed and (not aim.unit or aim.unit in HEADINGS):
+        return _outline(sources, aim.unit)
+    unit = "" if aim.place and aim.words else aim.unit
+    parts = _parts(sources, aim) if aim.words else ()
     if sources.scope is not None:
         sources.scope.headed = unit in ("row", "record")
     lines, how = unit == "line", f"whole words, in {'this' if cased else 'any'} case"
     words = [
         Words(each, inflected=inflected, cased=cased, in_line=lines)
-        for each in filter(None, (asked.words, *asked.each))
+        for each in filter(None, (aim.words, *aim.each))
     ]
-    made = partial(
-        _record, sources=sources, asked=asked, unit=unit, parts=parts, how=how, stop=stop
-    )
+    record = partial(_record, sources=sources, aim=aim, unit=unit, parts=parts, how=how, stop=stop)
     blocks = takewhile(lambda _: not stop(), sources)
     if words and (lines or not unit):
         edges = sorted({edge for part in parts for edge in (part.begin, part.end)})
-        most = PLACES if asked.place == "all" and not parts else 1
-        tell = None if so_far is None else lambda tally: so_far(made(tally))
+        most = PLACES if aim.place == "all" and not parts else 1
+        tell = None if so_far is None else lambda tally: so_far(record(tally))
         tally: Tally | None = count_words(
             blocks, *words, lines=lines, tally=Tally(most, edges), so_far=tell
         )
@@ -75,22 +73,22 @@ def counted(
 
         most = PLACES if listed else 1
         tally = count_units(sources, blocks, unit, words[0] if words else None, most)
-    return None if tally is None else made(tally)
+    return None if tally is None else record(tally)
 
 
 def _record(
-    tally: Tally, *, sources: SourceSet, asked: Aim, unit: str, parts: Sequence[Part], how: str,
+    tally: Tally, *, sources: SourceSet, aim: Aim, unit: str, parts: Sequence[Part], how: str,
     stop: Callable[[], bool],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the JSON object of a count."""
-    found = [*tally.places, tally.last][: tally.count]
-    citations = [at.to_json(sources.names, sources.bases) for at in found if at]
+    places = [*tally.places, tally.last][: tally.count]
+    citations = [at.to_json(sources.names, sources.bases) for at in places if at]
     if unit:
-        how = f"{_plural(unit)} with {how}" if asked.words else _plural(unit)
+        how = f"{_plural(unit)} with {how}" if aim.words else _plural(unit)
     if unit in OF_LOG:
         how += f" by the level of their lines ({' or '.join(OF_LOG[unit])})"
     if unit in HEADINGS:
-        ends = [] if asked.words else [each["text"] for each in citations]
+        ends = [] if aim.words else [each["text"] for each in citations]
         how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"
     for each in citations if parts else ():
         byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
@@ -100,19 +98,19 @@ def _record(
     shares = [  # a part without those inside it, as it is counted
         tally.within(part.begin, min(part.end, behind))
         for part, behind in zip(parts, nexts, strict=True)
-        if asked.place == "all"
+        if aim.place == "all"
     ]
-    stopped = f"The count was stopped after {sources.bytes_read:,} bytes."
-    left = f'Not answered: "{asked.rest}"; ask it alone.'
+    early = f"The count was stopped after {sources.bytes_read:,} bytes."
+    rest = f'Not answered: "{aim.rest}"; ask it alone.'
     plain, files = tally.sources[False], amount(tally.sources.total(), "file")
     without = f"Left out: {plain:,} of {files}, without {_plural(unit)} that kvstream recognizes."
     unjudged = f"Not judged: {amount(tally.plain, 'line')} without a level."
     return {
-        "words": asked.words,
+        "words": aim.words,
         "unit": unit or "mention",
         "count": tally.count,
-        **({"counts": dict(zip(asked.each, tally.counts[1:], strict=True))} if asked.each else {}),
-        "answer": "\n".join(_sentences(asked, tally, citations, parts, shares)),
+        **({"counts": dict(zip(aim.each, tally.counts[1:], strict=True))} if aim.each else {}),
+        "answer": "\n".join(_sentences(aim, tally, citations, parts, shares)),
         "counted": how,
         "forms": dict(tally.forms.most_common()),
         "citations": citations,
@@ -122,19 +120,19 @@ def _record(
         "bytes": sources.bytes_read,
         "warnings": [
             *sources.warnings, *[without] * (plain > 0), *[unjudged] * (tally.plain > 0),
-            *[stopped] * stop(), *[left] * bool(asked.rest),
+            *[early] * stop(), *[rest] * bool(aim.rest),
         ],
     }  # fmt: skip
 
 
-def _parts(sources: SourceSet, asked: Aim) -> Sequence[Part]:
+def _parts(sources: SourceSet, aim: Aim) -> Sequence[Part]:
     """Return the parts in which a question asks for places; none of a pipe, which is read once."""
     from kvstream.exact.outline import outline
     from kvstream.exact.units import headings
 
     with suppress(SourceError):
-        if asked.place and asked.unit in HEADINGS:
-            return headings(outline(sources.again()), asked.unit)
+        if aim.place and aim.unit in HEADINGS:
+            return headings(outline(sources.again()), aim.unit)
     return ()
 
 
@@ -153,13 +151,13 @@ def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
         parts, noun = every, "heading"
     base = min((part.level for part in parts), default=0)
     lines = [f"{'  ' * (part.level - base)}{_heading(part)}" for part in parts]
-    told = f"There {'is' if len(parts) == 1 else 'are'} {amount(len(parts), noun)}:"
-    told = told if parts else "The text has no headings that kvstream recognizes."
+    head = f"There {'is' if len(parts) == 1 else 'are'} {amount(len(parts), noun)}:"
+    head = head if parts else "The text has no headings that kvstream recognizes."
     return {
         "words": "",
         "unit": noun,
         "count": len(parts),
-        "answer": "\n".join([told, *_some(lines)]),
+        "answer": "\n".join([head, *_some(lines)]),
         "counted": f"{_plural(noun)} of the outline",
         "parts": [{"title": part.title, "place": part.place} for part in parts],
         "citations": [],
@@ -202,8 +200,8 @@ def parts(path: str) -> dict[str, Any]:
     from kvstream.input.sources import open_sources
     from kvstream.tokenization.loading import TokenStream, load_tokenizer
 
-    found = outline(open_sources([path]))
-    edges = np.unique([edge for part in found for edge in (part.begin, part.end)])
+    every = outline(open_sources([path]))
+    edges = np.unique([edge for part in every for edge in (part.begin, part.end)])
     sources = open_sources([path])
     stream, before = TokenStream(load_tokenizer("pocket"), sources), np.zeros(len(edges))
     while len(batch := stream.block()):
@@ -223,7 +221,7 @@ def parts(path: str) -> dict[str, Any]:
                 "byte_end": part.end,
                 "place": part.place,
             }
-            for part in found
+            for part in every
         ],
         "warnings": sources.warnings,
     }
@@ -234,39 +232,39 @@ def _plural(unit: str) -> str:
 
 
 def _sentences(
-    asked: Aim, tally: Tally, citations: Sequence[Mapping[str, Any]], parts: Sequence[Part],
+    aim: Aim, tally: Tally, citations: Sequence[Mapping[str, Any]], parts: Sequence[Part],
     shares: Sequence[int],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the answer in words, with the parts or places that the question asks for."""
     count = tally.count
-    if asked.unit and not (asked.place and asked.words):
-        noun, end = asked.unit if count == 1 else _plural(asked.unit), ":" if asked.place else "."
+    if aim.unit and not (aim.place and aim.words):
+        noun, end = aim.unit if count == 1 else _plural(aim.unit), ":" if aim.place else "."
         yield (
-            f'{count:,} {noun} contain{"s" * (count == 1)} "{asked.words}".'
-            if asked.words
+            f'{count:,} {noun} contain{"s" * (count == 1)} "{aim.words}".'
+            if aim.words
             else f"There {'is' if count == 1 else 'are'} {count:,} {noun}{end}"
         )
-        if not asked.place:
+        if not aim.place:
             return
-    several = [*zip((asked.words, *asked.each), tally.counts, strict=True)] if asked.words else []
-    for words, own in [*several[1:], *[each for each in several[:1] if each[1] or not asked.each]]:
+    several = [*zip((aim.words, *aim.each), tally.counts, strict=True)] if aim.words else []
+    for words, own in [*several[1:], *[each for each in several[:1] if each[1] or not aim.each]]:
         times = {0: "does not occur", 1: "occurs once"}.get(own, f"occurs {own:,} times")
         yield f'"{words}" {times}.'
     if shares and count:
         inside = [f"{_heading(p)}: {own:,}" for p, own in zip(parts, shares, strict=True) if own]
-        summed = ", summed up" if asked.each else ""
-        yield f"In {len(inside):,} of {amount(len(parts), asked.unit)}{summed}:"
+        note = ", summed up" if aim.each else ""
+        yield f"In {len(inside):,} of {amount(len(parts), aim.unit)}{note}:"
         yield from _some(inside)
         if (rest := count - sum(shares)) > 0:
             yield f"outside of them: {rest:,}"
         return
-    every = asked.place == "all"
+    every = aim.place == "all"
     names = ("",) * len(citations) if every else ("first: ", "last: ")
-    for name, cited in zip(names, citations, strict=False):
-        if every or asked.place == "ends" or (asked.place and (asked.place in name or count == 1)):
-            if every and cited is citations[-1] and count > len(citations):
+    for name, citation in zip(names, citations, strict=False):
+        if every or aim.place == "ends" or (aim.place and (aim.place in name or count == 1)):
+            if every and citation is citations[-1] and count > len(citations):
                 yield f"and {count - len(citations):,} more; the last:"
-            yield f"{name}{cited['source']}{place_of(cited)}: {cited['text']}"
+            yield f"{name}{citation['source']}{place_of(citation)}: {citation['text']}"
 
 
 def row_questions(
@@ -274,11 +272,11 @@ def row_questions(
     questions: Sequence[str],
     load: Callable[[], Model] | None,
     run: RunSettings,
-    known: TableQuestions | None = None,
+    old: TableQuestions | None = None,
 ) -> TableQuestions:
     """Return the questions that the rows of sources, or of the beginning of a text, answer.
 
-    `load` is called if a model must write a query, within the budget of `run`; `known` has those
+    `load` is called if a model must write a query, within the budget of `run`; `old` has those
     of the beginning. Raises SourceError for what is no table, and BudgetError for one whose columns
     the budget cannot hold.
     """
@@ -291,7 +289,7 @@ def row_questions(
         some = replace(run, max_tokens=MOST_TOKENS)
         return load().session.write(some, system, text, start=START, more=OTHERS)
 
-    made = partial(TableQuestions, questions=questions, write=write if load else None, old=known)
+    make = partial(TableQuestions, questions=questions, write=write if load else None, old=old)
     if isinstance(sources, str):
-        return made([TextBlock(sources, 0, 0)], ["-"], whole=False)
-    return made(sources, sources.names)
+        return make([TextBlock(sources, 0, 0)], ["-"], whole=False)
+    return make(sources, sources.names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.api.given import kind, named_of, path_of, text_of
+from kvstream.api.checks import dict_of, kind, path_of, text_of
 from kvstream.api.memory import Memory
 from kvstream.api.options import require
 from kvstream.api.source_objects import refuse_over
@@ -62,8 +62,8 @@ class Series:
         self.last = None
 
     def _append(self, step: StepDone) -> None:
-        held, flight = max(step.memory, default=0), step.in_flight_tokens
-        row = step.seen, held, step.chunk, flight, step.budget_tokens, step.retained()
+        memory, flight = max(step.memory, default=0), step.in_flight_tokens
+        row = step.seen, memory, step.chunk, flight, step.budget_tokens, step.retained()
         self.rows.append(row)
 
 
@@ -72,7 +72,7 @@ class _Reading(Run):
     """Facts collected from the events of one reading."""
 
     series: Series = field(default_factory=Series)
-    kept: Snapshot | None = None
+    snapshot: Snapshot | None = None
     notices: list[str] = field(default_factory=list)
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Report:
         """
         require("jinja2", "report", "A report")
         self.command, self.title = text_of("command", command), text_of("title", title)
-        self.settings = dict(named_of("settings", {} if settings is None else settings))
+        self.settings = dict(dict_of("settings", {} if settings is None else settings))
         self._readings: list[_Reading] = []
 
     def begin(self, name: str) -> None:
@@ -140,7 +140,7 @@ class Report:
         elif isinstance(event, AnswerStarted):
             self._reading.series.end()
             # Copy the positions now: the answer may evict entries.
-            self._reading.kept = None if event.kept is None else event.kept()
+            self._reading.snapshot = None if event.kept is None else event.kept()
         elif isinstance(event, Answered):
             self._reading.results.append(event.result)
 
@@ -153,20 +153,20 @@ class Report:
 
         if not isinstance(memory, Memory):
             raise UsageError(f"add() takes a Memory, as of Model.read, not {kind(memory)}.")
-        reading, told = self._reading, memory.to_json()
+        reading, record = self._reading, memory.to_json()
         reading.name = reading.name or memory.method
         reading.series.end()
         with memory._in_use():
-            reading.kept = snapshot(memory._engine)
-        reading.facts = _facts(told, memory.seconds)
-        reading.times = _times(told["timing"])
+            reading.snapshot = snapshot(memory._engine)
+        reading.facts = _facts(record, memory.seconds)
+        reading.times = _times(record["timing"])
 
     def html(self) -> str:
         """Return the page. Raises UsageError if no run was recorded, and SourceError if a source
         cannot be read again for another reason than that it was removed or changed."""
         from kvstream.reporters.html.render import render
 
-        if not any(r.started or r.kept or r.results or r.problem for r in self._readings):
+        if not any(r.started or r.snapshot or r.results or r.problem for r in self._readings):
             raise UsageError(
                 "The report has no run to show: give its show as progress= of a reading, or a "
                 "memory to its add(), before it is written."
@@ -182,8 +182,8 @@ class Report:
         """Write the page. Raises as `html`, KvstreamError if the file cannot be written, and
         UsageError if it is a source of a run."""
         place = Path(path_of("path", path))
-        kept = (r.kept for r in self._readings if r.kept is not None)
-        refuse_over(place, (record.name for each in kept for record in each.records))
+        snapshots = (r.snapshot for r in self._readings if r.snapshot is not None)
+        refuse_over(place, (record.name for each in snapshots for record in each.records))
         text = self.html()
         try:
             place.write_text(text, encoding="utf-8", errors="replace")
@@ -193,21 +193,21 @@ class Report:
     def _document(self, share: int) -> Document | None:
         from kvstream.memory.snapshot.page_text import document_of
 
-        kept = {r.name: r.kept for r in self._readings if r.kept is not None}
-        if not any(len(each.ordinals) for each in kept.values()):
+        snapshots = {r.name: r.snapshot for r in self._readings if r.snapshot is not None}
+        if not any(len(each.ordinals) for each in snapshots.values()):
             return None
-        cited = [
+        spans = [
             (str(c["source"]), int(c["byte_start"]), int(c["byte_end"]))
             for reading in self._readings
             for result in reading.results
             for c in result.citations
         ]
-        return document_of(kept, cited, TEXT // share, TOKENS // share)
+        return document_of(snapshots, spans, TEXT // share, TOKENS // share)
 
     def _page(self, document: Document | None) -> Page:
         readings = self._readings
-        told = {w for r in readings for result in r.results for w in result.warnings}
-        notices = dict.fromkeys(n for r in readings for n in r.notices if n not in told)
+        warnings = {w for r in readings for result in r.results for w in result.warnings}
+        notices = dict.fromkeys(n for r in readings for n in r.notices if n not in warnings)
         first = readings[0]
         facts, times = first.facts, first.times
         if len(readings) == 1 and first.results:
@@ -229,7 +229,7 @@ class Report:
             runs=readings,
             document=document,
             charts=charts_of([(r.name, r.series) for r in readings]),
-            settings=[*self._settled(), *((k, str(v)) for k, v in self.settings.items())],
+            settings=[*self._sizes(), *((k, str(v)) for k, v in self.settings.items())],
             times=times,
             warnings=list(notices),
             facts=facts,
@@ -237,17 +237,17 @@ class Report:
 
     def _title(self) -> str:
         questions = dict.fromkeys(result.question for r in self._readings for result in r.results)
-        names = next((list(r.kept.names) for r in self._readings if r.kept is not None), [])
+        names = next((list(r.snapshot.names) for r in self._readings if r.snapshot is not None), [])
         about = "standard input" if names[:1] == ["-"] else names[0] if names else "a text"
         about += f" and {len(names) - 1:,} more" if len(names) > 1 else ""
         if len(questions) == 1:
             return next(iter(questions)) or f"Summary of {about}"
         return f"{len(questions)} questions about {about}" if questions else f"Memory of {about}"
 
-    def _settled(self) -> list[tuple[str, str]]:
+    def _sizes(self) -> list[tuple[str, str]]:
         """Return the sizes of the first reading that started, as rows of a table."""
-        started = next((r.started for r in self._readings if r.started is not None), None)
-        if started is None:
+        start = next((r.started for r in self._readings if r.started is not None), None)
+        if start is None:
             return []
         methods = dict.fromkeys(r.name for r in self._readings)
         receipts = (result.receipt for r in self._readings for result in r.results)
@@ -262,13 +262,13 @@ class Report:
             ]
         return [
             *identity,
-            ("model", started.model),
+            ("model", start.model),
             ("method", ", ".join(methods)),
-            ("budget", f"{number(started.budget_tokens)} entries a head, "
-             f"{size(started.budget_bytes)}"),
-            ("prompt", entries(started.prompt_tokens)),
-            ("question and answer", f"{entries(started.reserved_tokens)} kept free"),
-            ("schedule", f"memory {started.schedule}, chunks {started.chunk}"),
+            ("budget", f"{number(start.budget_tokens)} entries a head, "
+             f"{size(start.budget_bytes)}"),
+            ("prompt", entries(start.prompt_tokens)),
+            ("question and answer", f"{entries(start.reserved_tokens)} kept free"),
+            ("schedule", f"memory {start.schedule}, chunks {start.chunk}"),
         ]  # fmt: skip
 
 
@@ -280,10 +280,10 @@ def _digest(source: Mapping[str, Any]) -> str:
 
 def _facts(record: Mapping[str, Any], seconds: float) -> list[tuple[str, str, str]]:
     tokens, peak, budget = record["tokens"], record["peak"], record["budget"]
-    read, kept = tokens["read"], tokens["retained"]
+    read, kept_tokens = tokens["read"], tokens["retained"]
     return [
         ("Read", number(read), "tokens" if read != 1 else "token"),
-        ("Kept", number(kept), f"{share(kept, read)} of the tokens"),
+        ("Kept", number(kept_tokens), f"{share(kept_tokens, read)} of the tokens"),
         ("Evicted", number(tokens["evicted"]), "tokens without room"),
         ("Peak", number(peak["kv_tokens"]), f"of {number(budget['tokens'])} entries a head"),
         ("KV cache", size(peak["kv_bytes"]), f"of {size(budget['bytes'])}"),
@@ -292,44 +292,44 @@ def _facts(record: Mapping[str, Any], seconds: float) -> list[tuple[str, str, st
 
 
 def _times(timing: Mapping[str, Any]) -> list[tuple[str, str]]:
-    timed = {
+    labels = {
         "load_s": "loading the model", "prefill_s": "reading", "select_s": "of it, selection",
         "answer_s": "answering",
     }  # fmt: skip
-    found = [(told, duration(timing[key])) for key, told in timed.items() if key in timing]
+    rows = [(label, duration(timing[key])) for key, label in labels.items() if key in timing]
     if timing.get("tokens_per_s"):
-        found.append(("speed", f"{number(timing['tokens_per_s'])} tokens/s"))
-    return found
+        rows.append(("speed", f"{number(timing['tokens_per_s'])} tokens/s"))
+    return rows
 
 
 def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
     """Return the charts of one reading, or of a comparison; a reading of one step has none."""
-    drawn = [(name, series.rows) for name, series in readings if len(series.rows) > 1]
-    if len(drawn) == 1:
-        seen, held, chunk, flight, budget, kept = zip(*drawn[0][1], strict=True)
-        lines = [("memory", held), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
+    runs = [(name, series.rows) for name, series in readings if len(series.rows) > 1]
+    if len(runs) == 1:
+        read, memory, chunk, flight, budget, tokens = zip(*runs[0][1], strict=True)
+        lines = [("memory", memory), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
         return [
             Chart(
-                "Memory and chunk", "tokens read", "entries a head", seen, lines,
+                "Memory and chunk", "tokens read", "entries a head", read, lines,
                 note="In flight: memory, chunk and catalyst together, which never exceed the "
                 "budget.",
             ),
-            Chart("Kept tokens", "tokens read", "tokens", seen, [("kept", kept)],
+            Chart("Kept tokens", "tokens read", "tokens", read, [("kept", tokens)],
                   note="Different tokens that at least one head holds."),
         ]  # fmt: skip
     charts = []
-    x = sorted({row[0] for _, rows in drawn for row in rows})
+    x = sorted({row[0] for _, rows in runs for row in rows})
     for title, column, label in (("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head")):
-        values = [(n, _filled(x, {row[0]: row[column] for row in rows})) for n, rows in drawn]
+        values = [(n, _values_at(x, {row[0]: row[column] for row in rows})) for n, rows in runs]
         charts.append(Chart(title, "tokens read", label, x, values))
-    return charts if drawn else []
+    return charts if runs else []
 
 
-def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
+def _values_at(x: list[int], points: dict[int, int]) -> list[float | None]:
     """Return at each of `x` the value so far; None before the first step and after the last one."""
-    filled: list[float | None] = []
-    value, end = None, max(known)
+    values: list[float | None] = []
+    value, end = None, max(points)
     for place in x:
-        value = known.get(place, value)
-        filled.append(value if place <= end else None)
-    return filled
+        value = points.get(place, value)
+        values.append(value if place <= end else None)
+    return values

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Unpack
 
 from kvstream.api.answer import Answer
-from kvstream.api.given import path_of, positive_of, question_of, several_of
-from kvstream.api.memory import Memory, MemoryFile, QuestionOptions, opened
+from kvstream.api.checks import path_of, positive_of, question_of, several_of
+from kvstream.api.memory import Memory, MemoryFile, QuestionOptions, with_entries
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
@@ -29,15 +29,15 @@ def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
     """Return the most frequent models of files: what made them, and what else answers from their
     passages, or None. Files of two models come first: files of either can then be asked.
     """
-    found: Counter[tuple[str, str | None]] = Counter()
+    counts: Counter[tuple[str, str | None]] = Counter()
     for path in files:
         try:
             state = state_in(path)
         except SourceError:  # reported when the file is asked
             continue
-        found[state.model.name, state.answering.name if state.answering else None] += 1
+        counts[state.model.name, state.answering.name if state.answering else None] += 1
     # If two are equally frequent, max() takes the first.
-    return max(found, key=lambda pair: (pair[1] is not None, found[pair]), default=None)
+    return max(counts, key=lambda pair: (pair[1] is not None, counts[pair]), default=None)
 
 
 class Memories:
@@ -57,8 +57,8 @@ class Memories:
     def rank(self, question: str) -> list[Ranked]:
         """Return the files, with the one that the question is most likely about first."""
         question_of(question)
-        ranked, self.problems = rank(question, self.files, lambda path: self._recall(path)._engine)
-        return ranked
+        ranking, self.problems = rank(question, self.files, lambda path: self._recall(path)._engine)
+        return ranking
 
     def answers(
         self, question: str, best: int = BEST, **options: Unpack[QuestionOptions]
@@ -69,18 +69,18 @@ class Memories:
         rank of their memory. Raises SourceError if no memory can be asked.
         """
         best = positive_of("best", best)
-        found = []
+        pairs = []
         for each in self.rank(question)[:best]:
             try:
                 answer = self._answer(each.path, question, options)
             except (BudgetError, ModelError, SourceError) as error:  # ranking did not load the file
                 self.problems.append(f"{each.path}: {error}")
                 continue
-            found.append((each, answer))
-        if not found:
+            pairs.append((each, answer))
+        if not pairs:
             raise SourceError(f"No memory file here can be used. The first: {self.problems[0]}")
-        found.sort(key=lambda pair: _doubt(pair[1]))  # equal ones stay in the order of the ranking
-        return found
+        pairs.sort(key=lambda pair: _doubt(pair[1]))  # equal ones stay in the order of the ranking
+        return pairs
 
     def _answer(self, path: Path, question: str, options: QuestionOptions) -> Answer:
         memory = self._recall(path)
@@ -103,32 +103,32 @@ def merge(
     paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
-    files = [opened(path) for path in paths]
-    refuse_repeated(files)
-    wanted = None
+    files = [with_entries(path) for path in paths]
+    refuse_repeats(files)
+    tokens = None
     if budget is not None:
-        wanted = Budget.parse(str(budget)).tokens
-        if wanted is None:
+        tokens = Budget.parse(str(budget)).tokens
+        if tokens is None:
             raise UsageError("merge takes a budget in entries per head, such as 4k.")
-    entries = wanted or max(file.content.state["sizes"]["budget"] for file in files)
-    answering = _answering_budget(files, wanted)
-    merged, parts = None, []
+    entries = tokens or max(file.content.state["sizes"]["budget"] for file in files)
+    answering = _answering_budget(files, tokens)
+    result, parts = None, []
     for file in files:
         memory = session.recall(file, RunSettings())
         if answering is not None:
             parts.append(KeptPart.of(memory))
         names = str(files[0].path), str(file.path)
-        merged = memory if merged is None else join(merged, memory, entries, names=names)
-    assert merged is not None
+        result = memory if result is None else join(result, memory, entries, names=names)
+    assert result is not None
     if answering is not None:
-        merged.beside = joined(parts, answering)
-    merged.prefill_s = merged.reader.select_seconds = 0.0  # nothing was read now
-    if (told := _shared_sources(files)) is not None:
-        merged.warnings.append(told)
-    return merged
+        result.beside = joined(parts, answering)
+    result.prefill_s = result.reader.select_seconds = 0.0  # nothing was read now
+    if (warning := _shared_sources(files)) is not None:
+        result.warnings.append(warning)
+    return result
 
 
-def refuse_repeated(files: Sequence[MemoryFile]) -> None:
+def refuse_repeats(files: Sequence[MemoryFile]) -> None:
     """Raise UsageError if two files hold the same memory, which would only waste room."""
     for number, file in enumerate(files):
         for earlier in files[:number]:
@@ -145,52 +145,52 @@ def refuse_repeated(files: Sequence[MemoryFile]) -> None:
 
 def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
     """Return a warning about sources (name and content) that several files have, or None."""
-    held = Counter(
+    counts = Counter(
         source
         for file in files
         for source in {(each["name"], each["sha256"]) for each in file.sources}
     )
-    shared = [name for (name, _), times in held.items() if times > 1]
-    if not shared:
+    names = [name for (name, _), times in counts.items() if times > 1]
+    if not names:
         return None
-    what = f"1 source ({shared[0]}) is" if len(shared) == 1 else f"{len(shared):,} sources are"
+    what = f"1 source ({names[0]}) is" if len(names) == 1 else f"{len(names):,} sources are"
     return (
         f"{what} in more than one of the joined files, and memory holds entries of each reading. "
         "Read every source into one of the files only."
     )
 
 
-def _answering_budget(files: Sequence[MemoryFile], wanted: int | None) -> int | None:
+def _answering_budget(files: Sequence[MemoryFile], tokens: int | None) -> int | None:
     """Return the budget of the model that answers from joined files; None if one model does all.
 
     Raises UsageError if the files were not read for the same answering model.
     """
-    found = [file.content.state.get("answering") for file in files]
-    first, made = found[0], files[0]
-    for file, told in zip(files, found, strict=True):
-        if (first is None) != (told is None):
+    models = [file.content.state.get("answering") for file in files]
+    first, one = models[0], files[0]
+    for file, model in zip(files, models, strict=True):
+        if (first is None) != (model is None):
             raise UsageError(
-                f"{made.path} was read by {_readers(made)} and {file.path} by {_readers(file)}, so "
+                f"{one.path} was read by {_readers(one)} and {file.path} by {_readers(file)}, so "
                 "they cannot be joined. Read all sources again with one model (-m pocket), or read "
                 "the text of one into the memory of two models: kvstream remember --memory FILE "
                 "SOURCE."
             )
-        if first is None or told is None:
+        if first is None or model is None:
             continue
         for key, what in (
             ("name", "answering models"), ("fingerprint", "weights of the answering model")
         ):  # fmt: skip
-            if told[key] != first[key]:
+            if model[key] != first[key]:
                 raise UsageError(
-                    f"{made.path} and {file.path} have different {what} ({first[key]}, "
-                    f"{told[key]}), so they cannot be joined; read both sources with the same."
+                    f"{one.path} and {file.path} have different {what} ({first[key]}, "
+                    f"{model[key]}), so they cannot be joined; read both sources with the same."
                 )
-        if wanted is None and told["budget"] != first["budget"]:
+        if tokens is None and model["budget"] != first["budget"]:
             raise UsageError(
-                f"{first['name']} has a budget of {first['budget']:,} in {made.path}, and of "
-                f"{told['budget']:,} in {file.path}; name one for both models with --budget."
+                f"{first['name']} has a budget of {first['budget']:,} in {one.path}, and of "
+                f"{model['budget']:,} in {file.path}; name one for both models with --budget."
             )
-    return None if first is None else wanted or int(first["budget"])
+    return None if first is None else tokens or int(first["budget"])
 
 
 def _readers(file: MemoryFile) -> str:

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.answer import Answer, Progress, answer_of, shown
-from kvstream.api.given import path_of, positive_of, question_of, several_of, text_of, turns_of
+from kvstream.api.answer import Answer, Progress, answer_of, value_of
+from kvstream.api.checks import path_of, positive_of, question_of, several_of, text_of, turns_of
 from kvstream.api.options import AnswerOptions, MemoryOptions, Request, ShownOptions
 from kvstream.api.source_objects import SourceLike, refuse_over, sources_for
 from kvstream.errors import KvstreamError, SourceError, UsageError
@@ -60,8 +60,8 @@ class Memory:
     ) -> None:
         self._session, self._engine, self._checkpoint = session, engine, checkpoint
         self._skim = skim
-        self._asked = 0
-        self._lost = ""
+        self._number = 0
+        self._problem = ""
         """Why it cannot be used any more."""
         self._turn = Lock()
         self.file = file
@@ -90,12 +90,12 @@ class Memory:
             raise UsageError("A question is empty.")
         api.check_options(options, QuestionOptions.__annotations__)
         with self._in_use():
-            yield from self._answered(question, options)
+            yield from self._events(question, options)
 
-    def _answered(self, question: str, options: QuestionOptions) -> Generator[Event, None, None]:
+    def _events(self, question: str, options: QuestionOptions) -> Generator[Event, None, None]:
         from kvstream.answer.answering import answer
 
-        engine, number = self._engine, self._asked
+        engine, number = self._engine, self._number
         earlier = turns_of(options.get("earlier", ()))
         extract = options.get("extract")
         if extract and engine.trace.passages is None:
@@ -107,7 +107,7 @@ class Memory:
         if not isinstance(last := options.get("last", False), bool):
             raise UsageError(f"last= is True or False, not {last!r:.80}.")
         api.refuse_unsampled(options, options.get("temp", run.temp))
-        self._asked += 1
+        self._number += 1
         engine.command = text_of("command", options.get("command", "ask"))
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))
         changes = api.answer_settings(options)
@@ -116,11 +116,11 @@ class Memory:
         events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:
-                skimming, skimmed = self._skim
-                answering = replace(skimmed.request.run, **{"seed": run.seed, **changes})
-                asked = replace(skimmed.request, run=answering, strict=strict)
+                skimming, state = self._skim
+                answering = replace(state.request.run, **{"seed": run.seed, **changes})
+                request = replace(state.request, run=answering, strict=strict)
                 events = skimming.answer(
-                    replace(skimmed, request=asked), question, number, earlier=earlier, stop=stop
+                    replace(state, request=request), question, number, earlier=earlier, stop=stop
                 )
             else:
                 events = answer(
@@ -145,8 +145,8 @@ class Memory:
     @contextmanager
     def _in_use(self, *, released: bool = False) -> Iterator[None]:
         """Used for one answer, reading or file at a time. Raises UsageError where it cannot be."""
-        if self._lost and not released:
-            raise UsageError(self._lost)
+        if self._problem and not released:
+            raise UsageError(self._problem)
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "This memory is in use: another answer or reading is not finished. Read its events "
@@ -186,7 +186,7 @@ class Memory:
         The only options allowed are `checkpoint`, `checkpoint_every`, `interrupted` and `command`;
         all others are those of the first reading. Raises as `Model.read`.
         """
-        return shown(self.reading(source, text=text, **options), progress)
+        return value_of(self.reading(source, text=text, **options), progress)
 
     def reading(
         self,
@@ -200,31 +200,31 @@ class Memory:
         Closing the generator before its end stops the reading, and the memory cannot be used then.
         """
         api.check_options(options, MemoryOptions.__annotations__)
-        fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
-        if fixed:
+        others = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
+        if others:
             raise UsageError(
-                f"The first reading sets {min(fixed)}=; leave it out, or read everything again."
+                f"The first reading sets {min(others)}=; leave it out, or read everything again."
             )
-        asked: dict[str, Any] = {"command": "remember", **options}
-        request = api.request_of((), **asked)
+        values: dict[str, Any] = {"command": "remember", **options}
+        request = api.request_of((), **values)
         sources = sources_for(request, source, text)
         return (yield from self.read_on(sources, request))
 
     def read_on(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of reading more text by a request; return this memory."""
-        request = api.settled(request)
+        request = api.with_method(request)
         with self._in_use():
             try:
                 if self._skim is not None:
-                    skimming, skimmed = self._skim
-                    found = yield from skimming.read_on(sources, request, skimmed)
-                    self._engine = found.memory
+                    skimming, state = self._skim
+                    state = yield from skimming.read_on(sources, request, state)
+                    self._engine = state.memory
                 else:
                     self._engine = yield from self._session.read(sources, request, self._engine)
             except KvstreamError:  # it holds what was read before
                 raise
             except BaseException:
-                self._lost = (
+                self._problem = (
                     "This memory cannot be used: a reading into it was stopped. Recall its file, "
                     "or read the sources again."
                 )
@@ -256,7 +256,7 @@ class Memory:
         """Free its keys and values. The memory can no longer be asked."""
         with self._in_use(released=True):
             self._engine.reader.release()
-        self._lost = "This memory was released; recall its file, or read the sources again."
+        self._problem = "This memory was released; recall its file, or read the sources again."
 
     @property
     def interrupted(self) -> bool:
@@ -392,16 +392,16 @@ def inspect(path: str | os.PathLike[str]) -> MemoryFile:
     return look(Path(path_of("path", path)))
 
 
-def opened(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
+def with_entries(path: str | os.PathLike[str] | MemoryFile) -> MemoryFile:
     """Return a file with its entries. Raises SourceError, also if it has changed since."""
     if not isinstance(path, MemoryFile):
         return inspect(path)
     if path.whole:
         return path
-    found = inspect(path.path)
-    if found.digest != path.digest:
+    file = inspect(path.path)
+    if file.digest != path.digest:
         raise SourceError(f"{path.path} changed since it was recalled; give its path.")
-    return found
+    return file
 
 
 def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:

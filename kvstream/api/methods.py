@@ -57,7 +57,7 @@ class MethodInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``kvstream methods --json`` prints."""
-        shown = ("default", "help", "choices", "least", "most")
+        keys = ("default", "help", "choices", "least", "most")
         return {
             "method": self.name,
             "summary": self.summary,
@@ -66,7 +66,7 @@ class MethodInfo:
             "settings": {
                 each.name: {
                     name: list(value) if isinstance(value := getattr(each, name), tuple) else value
-                    for name in shown
+                    for name in keys
                 }
                 for each in self.settings
             },
@@ -103,8 +103,8 @@ def _info(name: str, method: type[Method]) -> MethodInfo:
 
     settings = []
     for field in dataclasses.fields(method):
-        allowed = limits(field)
-        least, most = allowed or (math.inf, math.inf)
+        bounds = limits(field)
+        least, most = bounds or (math.inf, math.inf)
         settings.append(
             MethodSetting(
                 name=field.name,
@@ -113,7 +113,7 @@ def _info(name: str, method: type[Method]) -> MethodInfo:
                 choices=tuple(field.metadata.get("choices") or ()),
                 least=least if least < math.inf else None,  # JSON has no infinity
                 most=most if most < math.inf else None,
-                allowed="" if allowed is None else in_words(allowed),
+                allowed="" if bounds is None else in_words(bounds),
             )
         )
     about = (inspect.getdoc(method) or "").replace("``", "`")

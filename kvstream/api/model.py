@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api import options as api
-from kvstream.api.answer import Answer, Progress, answer_of, shown
-from kvstream.api.given import asked_of, path_of, question_of, settings_of, several_of, text_of
-from kvstream.api.memory import Memory, MemoryFile, opened
+from kvstream.api.answer import Answer, Progress, answer_of, value_of
+from kvstream.api.checks import all_of, path_of, question_of, settings_of, several_of, text_of
+from kvstream.api.memory import Memory, MemoryFile, with_entries
 from kvstream.api.models import worker_memory
 from kvstream.api.options import AnswerOptions, MemoryOptions, ModelOptions
 from kvstream.api.source_objects import SourceLike, Text, is_path, several, sources_for
@@ -116,7 +116,7 @@ class Model:
         Memory is chosen for `questions`, which are asked later. Without questions, it keeps the
         entries that a prompt without a question attends to.
         """
-        return shown(self.reading(source, text=text, questions=questions, **options), progress)
+        return value_of(self.reading(source, text=text, questions=questions, **options), progress)
 
     def reading(
         self,
@@ -130,14 +130,14 @@ class Model:
 
         Closing the generator before its end stops the reading.
         """
-        asked = {"command": "remember", **options}
-        request = api.request_of(questions, **asked)
+        values = {"command": "remember", **options}
+        request = api.request_of(questions, **values)
         return (yield from self.memory_of(self._sources(source, text, request), request))
 
     def memory_of(self, sources: SourceSet, request: Request) -> Generator[Event, None, Memory]:
         """Yield the events of a reading by a request; return the memory. Raises as `read`."""
         api.refuse_passages(request.run.method)
-        request = self._settled(request)
+        request = self._with_method(request)
         if _in_parts(request):
             return Memory(self.session, (yield from self._memory_of_parts(sources, request)))
         if scouting := self._scouting_for(request, sources):
@@ -202,12 +202,12 @@ class Model:
         result. With ``method="passages"`` the words of the question alone choose what stays of the
         text: passages, which the model then reads.
         """
-        request = api.request_of(asked_of(question, questions), **options)
+        request = api.request_of(all_of(question, questions), **options)
         return self.events(self._sources(source, text, request), request)
 
     def events(self, sources: SourceSet, request: Request) -> Iterator[Event]:
         """Yield the events of a reading and its answers by a request. Raises as `stream`."""
-        request = self._settled(request)
+        request = self._with_method(request)
         if _in_parts(request):
             return self._answers_of_parts(sources, request)
         road = self._scouting_for(request, sources) or self.session
@@ -260,12 +260,12 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
-        request = api.request_of(asked_of(question, questions), **options)
-        return self.planned(self._sources(source, text, request), request)
+        request = api.request_of(all_of(question, questions), **options)
+        return self.plan_of(self._sources(source, text, request), request)
 
-    def planned(self, sources: SourceSet, request: Request) -> Started:
+    def plan_of(self, sources: SourceSet, request: Request) -> Started:
         """Return the sizes, steps and memory of a reading by a request. Raises as `plan`."""
-        request = self._settled(request)
+        request = self._with_method(request)
         if _in_parts(request):
             self._refuse_two()
         road = self._scouting_for(request, sources) or self.session
@@ -281,17 +281,17 @@ class Model:
         """
         api.check_options(options, AnswerOptions.__annotations__)
         given = isinstance(path, MemoryFile)
-        file = opened(path)
+        file = with_entries(path)
         answer = RunSettings(**api.answer_settings(options))
         alone = self._reader.model_name != file.model["name"] == self.name
         engine = (self.session if alone else self._reader).recall(file, answer)
         # If the caller does not hold the file, free its tensors: memory has copies of them.
-        kept = file if given else file.without_entries
+        file = file if given else file.without_entries
         if alone:
-            return Memory(self.session, engine, kept)
-        return self._recalled(engine, answer, kept)
+            return Memory(self.session, engine, file)
+        return self._memory(engine, answer, file)
 
-    def _recalled(
+    def _memory(
         self, engine: HeldMemory, answer: RunSettings, file: MemoryFile | None = None
     ) -> Memory:
         both = None if engine.beside is None else self.scouting
@@ -362,7 +362,7 @@ class Model:
         """
         from kvstream.api.memories import merge
 
-        return self._recalled(merge(self._reader, paths, budget), RunSettings())
+        return self._memory(merge(self._reader, paths, budget), RunSettings())
 
     def memories(self, folder: str | os.PathLike[str]) -> Memories:
         """Return the memory files of a folder, which can be ranked by a question and asked."""
@@ -386,7 +386,7 @@ class Model:
 
         Raises as `kv_bytes`.
         """
-        run = api.settled(request, known=True).run
+        run = api.with_method(request, known=True).run
         return sum(session.kv_bytes(run) for session in self.readers)
 
     @property
@@ -394,8 +394,8 @@ class Model:
         """The sessions of the models that can make a memory: the model, and its scout."""
         return tuple(dict.fromkeys((self.session, self._reader)))
 
-    def _settled(self, request: Request) -> Request:
-        return api.settled(
+    def _with_method(self, request: Request) -> Request:
+        return api.with_method(
             request,
             learned=all(session.foresees for session in self.readers),
             extracts=self.session.default_extract,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstream.api.given import named_of, text_of
+from kvstream.api.checks import dict_of, text_of
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
 from kvstream.run.request import Request
@@ -148,7 +148,7 @@ def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntr
     The list has the embedded model, fetched models, `aliases` (short names for hub ids or paths),
     the hub cache sorted by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
     """
-    names = named_of("aliases", {} if aliases is None else aliases)
+    names = dict_of("aliases", {} if aliases is None else aliases)
     targets = {name: text_of("aliases", target) for name, target in names.items()}
     return list(entries(free_memory(), targets))
 
@@ -159,7 +159,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
     for offer in offered.OFFERS.values():
         if offer.is_here() and (offer.name not in reader.NAMES or reader.is_shipped(offer.name)):
             yield _entry(offer.name, FETCHED, offer.path, room)
-    cached = dict(_cached())
+    folders = dict(_in_cache())
     for alias, target in aliases.items():
         folder = Path(os.path.expanduser(target))
         if target == POCKET:
@@ -168,19 +168,19 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
             yield _entry(alias, FOLDER, folder, room, target)
         elif os.path.isfile(folder):
             yield _entry(alias, FILE, folder, room, target)
-        elif target in cached:
-            yield _entry(alias, CACHED, cached[target], room, target)
+        elif target in folders:
+            yield _entry(alias, CACHED, folders[target], room, target)
         else:
             yield ModelEntry(alias, ALIAS, target, problem="not here yet; loading it will fetch it")
-    for name, folder in sorted(cached.items()):
+    for name, folder in sorted(folders.items()):
         if (folder / "config.json").exists() or not any(folder.rglob("*.gguf")):
             yield _entry(name, CACHED, folder, room)
-    for found in stores.stored():
-        label = stores.STORES[found.name.partition(":")[0]].label
-        if found.problem:
-            yield ModelEntry(found.name, label, problem=found.problem)
+    for model in stores.stored():
+        label = stores.STORES[model.name.partition(":")[0]].label
+        if model.problem:
+            yield ModelEntry(model.name, label, problem=model.problem)
         else:
-            yield _entry(found.name, label, found.path, room)
+            yield _entry(model.name, label, model.path, room)
 
 
 def free_memory() -> Room:
@@ -194,7 +194,7 @@ def free_memory() -> Room:
     return Room("cpu", psutil.virtual_memory().available)
 
 
-def _cached() -> Iterator[tuple[str, Path]]:
+def _in_cache() -> Iterator[tuple[str, Path]]:
     """Yield hub id and folder of each cached model: of ``main``, else of the newest revision."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
@@ -243,9 +243,9 @@ def _folder(folder: Path, where: str, facts: dict[str, Any]) -> tuple[int, int]:
         facts["problem"] = f"no language model that writes ({architectures[0]})"
     sizes = weights_in(folder)
     facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
-    chosen = precision_of(ModelSettings(POCKET if where == EMBEDDED else ""), device_of("auto"))
-    weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
-    number = weights if chosen.kv is None else int(chosen.kv.itemsize)
+    precision = precision_of(ModelSettings(POCKET if where == EMBEDDED else ""), device_of("auto"))
+    weights = None if precision.load == "auto" else int(precision.load.itemsize)
+    number = weights if precision.kv is None else int(precision.kv.itemsize)
     return sizes.loaded(weights), _entry_bytes(text, number or sizes.number_bytes)
 
 
@@ -256,20 +256,20 @@ def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
     Return None if the files are not here or cannot be understood. Does not load torch.
     """
     folder = pocket.path() if name == POCKET else Path(os.path.expanduser(name))
-    found = stores.find(name) or offered.fetched(name) or folder
+    place = stores.find(name) or offered.fetched(name) or folder
     try:
-        if found.is_file():  # GGUF: its numbers become 16-bit, or 32-bit when loaded
-            return 8 * found.stat().st_size, 0
-        if not found.is_dir():
+        if place.is_file():  # GGUF: its numbers become 16-bit, or 32-bit when loaded
+            return 8 * place.stat().st_size, 0
+        if not place.is_dir():
             import huggingface_hub as hub
 
             config = hub.try_to_load_from_cache(name, "config.json", revision=revision)
             if not isinstance(config, str):
                 return None
-            found = Path(config).parent
-        settings = json.loads((found / "config.json").read_text("utf-8"))
+            place = Path(config).parent
+        settings = json.loads((place / "config.json").read_text("utf-8"))
         entry = _entry_bytes(settings.get("text_config") or settings, 4)
-        return round(weights_in(found).loaded(4) * HEADROOM), entry
+        return round(weights_in(place).loaded(4) * HEADROOM), entry
     except NOT_UNDERSTOOD:
         return None
 
@@ -282,9 +282,9 @@ def is_here(name: str) -> bool:
         return False
 
 
-def _lengths(trained: Any) -> dict[str, int | None]:
-    trained = None if trained is None else int(trained)
-    return {"trained": trained, "kv_tokens": min(BUDGET, trained or BUDGET)}
+def _lengths(length: Any) -> dict[str, int | None]:
+    length = None if length is None else int(length)
+    return {"trained": length, "kv_tokens": min(BUDGET, length or BUDGET)}
 
 
 def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | None, str | None]:
@@ -328,10 +328,10 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     """Return the bytes of one token's keys, values and origins over all layers and heads."""
 
     def first(*names: str) -> int:
-        found = next((text[name] for name in names if text.get(name)), None)
-        if found is None:
+        value = next((text[name] for name in names if text.get(name)), None)
+        if value is None:
             raise ValueError(f"config.json does not give {names[0]}")
-        return int(found)
+        return int(value)
 
     heads = first("num_attention_heads", "n_head", "n_heads")
     key_values = first("num_key_value_heads", "num_attention_heads", "n_head", "n_heads")
@@ -352,7 +352,7 @@ LIBRARIES = 700 * 1024**2
 def worker_memory(settings: ModelSettings, requests: Iterable[Request]) -> int:
     """Estimate the bytes of a worker: weights in the widest type that loading may choose, KV cache
     and libraries. If the model's files are not here, only libraries and a budget in bytes count."""
-    found = facts_of(settings.model, settings.revision)
+    facts = facts_of(settings.model, settings.revision)
     budgets = [request.run.budget or Budget(tokens=BUDGET) for request in requests]
-    weights, entry = found or (0, 0)
+    weights, entry = facts or (0, 0)
     return LIBRARIES + weights + max(b.bytes or (b.tokens or 0) * entry for b in budgets)

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
-from kvstream.api.given import kind, path_of, questions_of, settings_of
+from kvstream.api.checks import kind, path_of, questions_of, settings_of
 from kvstream.engine.budget import SMALLEST_FREE
 from kvstream.errors import BudgetError, UsageError, hint
 from kvstream.methods.automatic import AUTO as AUTO
@@ -135,7 +135,7 @@ def model_settings(model: str, options: Mapping[str, Any]) -> ModelSettings:
     """Return the settings of a model. Raises UsageError."""
     check_options(options, (*ModelOptions.__annotations__, "like"))
     values = {k: v for k, v in options.items() if k != "skim"}
-    return ModelSettings(model=model, **parsed(values, table(ModelSettings)))
+    return ModelSettings(model=model, **values_of(values, table(ModelSettings)))
 
 
 def skim_settings(answering: ModelSettings, skim: str | None) -> ModelSettings | None:
@@ -149,19 +149,19 @@ def skim_settings(answering: ModelSettings, skim: str | None) -> ModelSettings |
     return replace(fresh, **{name: getattr(answering, name) for name in same})
 
 
-def check_options(options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_options(options: Mapping[str, Any], names: Collection[str]) -> None:
     """Raise UsageError for an option that is not among those known, and for an array."""
     for name, value in options.items():
         if getattr(value, "ndim", 0):  # comparing it is an error of numpy or torch
             raise UsageError(f"{name}= takes one value, not {kind(value)}.")
-    unknown = sorted(options.keys() - set(known))
+    unknown = sorted(options.keys() - set(names))
     if unknown:
         if unknown[0] in ModelOptions.__annotations__:
             raise UsageError(f"{unknown[0]}= is an option of kvstream.load, not of a reading.")
-        raise UsageError(f"There is no option {unknown[0]!r}.{hint(unknown[0], known)}")
+        raise UsageError(f"There is no option {unknown[0]!r}.{hint(unknown[0], names)}")
 
 
-def parsed(options: Mapping[str, Any], rows: Mapping[str, Any] = TABLE) -> dict[str, Any]:
+def values_of(options: Mapping[str, Any], rows: Mapping[str, Any] = TABLE) -> dict[str, Any]:
     """Return the options with the values that their rows make of them. Raises UsageError."""
     values = {}
     for name, value in options.items():
@@ -223,7 +223,7 @@ def refuse_later_questions(scout: object) -> None:
 
 
 def request_of(questions: Sequence[str] = (), /, **options: Any) -> Request:
-    """Make a request from questions and options; `settled` chooses its method."""
+    """Make a request from questions and options; `with_method` chooses its method."""
     check_options(options, _KNOWN)
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
@@ -232,7 +232,7 @@ def request_of(questions: Sequence[str] = (), /, **options: Any) -> Request:
         raise UsageError(f"command= is one of {names}, not {command!r:.80}.")
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
         refuse_unsampled(options, options.get("temp", 0))
-    values = parsed(options)
+    values = values_of(options)
     if not isinstance(method := values.get("method", AUTO), str):
         raise UsageError(
             f"method= is the name of one method, not {method!r}; compare() takes several."
@@ -250,7 +250,7 @@ def request_from(values: Mapping[str, Any], **more: Any) -> Request:
     return Request(run=RunSettings(**run), **{n: values[n] for n in others}, **more)
 
 
-def settled(
+def with_method(
     request: Request, *, learned: bool = False, extracts: bool = False, known: bool = False
 ) -> Request:
     """Return the request with its method, which ``auto`` and a preset leave open.
@@ -297,24 +297,24 @@ def options_of(request: Request) -> dict[str, Any]:
 def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `RunSettings` that options of answers set. Raises UsageError."""
     own = table(RunSettings)
-    return parsed({k: v for k, v in options.items() if k in own and own[k].per_answer}, own)
+    return values_of({k: v for k, v in options.items() if k in own and own[k].per_answer}, own)
 
 
 def settings_by_method(
-    given: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
+    values: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
 ) -> dict[str, dict[str, str]]:
     """Return the settings of each method in ``{"METHOD.NAME": value}``; `strict` refuses others."""
     settings: dict[str, dict[str, str]] = {method: {} for method in methods}
-    for path, value in settings_of(given).items():
+    for path, value in settings_of(values).items():
         owner, dot, name = path.strip().partition(".")
         if not (dot and owner and name):
             raise UsageError(f"--set {path!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
         if owner in settings:
             settings[owner][name.replace("-", "_")] = str(value).strip()
             continue
-        known = method_names()
-        if strict or not (owner in known or any(plugins())):
-            close = "" if owner in known else hint(owner, known)
+        names = method_names()
+        if strict or not (owner in names or any(plugins())):
+            close = "" if owner in names else hint(owner, names)
             raise UsageError(
                 f"--set '{path}={value}' is for the method {owner!r}, but this run uses "
                 f"{', '.join(methods)}; add --method {owner} or leave it out.{close}"
@@ -322,11 +322,11 @@ def settings_by_method(
     return settings
 
 
-def by_method(given: Mapping[str, object], methods: Sequence[str]) -> list[MemoryOptions]:
+def by_method(values: Mapping[str, object], methods: Sequence[str]) -> list[MemoryOptions]:
     """Return the options `method` and `set` of each method. Raises UsageError."""
     return [
         {"method": method, "set": {f"{method}.{name}": value for name, value in own.items()}}
-        for method, own in settings_by_method(given, methods).items()
+        for method, own in settings_by_method(values, methods).items()
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from kvstream.api.given import kind, text_of
+from kvstream.api.checks import kind, text_of
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import folders
 from kvstream.run.request import Request
@@ -100,20 +100,20 @@ def open_sources(
     """
     from kvstream.input.following import Follow
     from kvstream.input.sources import SourceSet
-    from kvstream.input.sources import open_sources as opened
+    from kvstream.input.sources import open_sources as open_each
 
     if isinstance(source, SourceSet) and text is None:
         return source
-    given = several(source)
-    if (text is None) == (not given):
+    items = several(source)
+    if (text is None) == (not items):
         raise UsageError(
             "Nothing to read: give a path, an open file, or the text itself as text=."
             if text is None
             else "Give either a source or text=, not both."
         )
-    named = [_named(each) for each in given] if text is None else [_text(text)]
-    sources = opened(
-        named,
+    paths = [_with_name(each) for each in items] if text is None else [_text(text)]
+    sources = open_each(
+        paths,
         plain=plain,
         max_unpacked=MOST_UNPACKED if max_unpacked is None else size_of(max_unpacked),
         follow=Follow(interrupted, due, tell) if follow else None,
@@ -122,7 +122,7 @@ def open_sources(
         from kvstream.exact.scopes import restrict
 
         part = {"only": only, "since": since, "until": until}
-        restrict(sources, *(text_of(name, given or "") for name, given in part.items()))
+        restrict(sources, *(text_of(name, value or "") for name, value in part.items()))
     return sources
 
 
@@ -163,15 +163,15 @@ def is_path(source: object) -> bool:
     return isinstance(content, str | os.PathLike) and os.fspath(content) != "-"
 
 
-def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
+def _with_name(source: Content | Source | Text) -> str | NamedPath | NamedStream:
     from kvstream.input.inspection import NamedPath, NamedStream
 
-    if isinstance(given, Text | Source):
-        text_of("name", given.name)
-    if isinstance(given, Text):
-        return NamedStream(given.name, _bytes(given.text), plain=True)
-    name = given.name if isinstance(given, Source) else None
-    content = given.content if isinstance(given, Source) else given
+    if isinstance(source, Text | Source):
+        text_of("name", source.name)
+    if isinstance(source, Text):
+        return NamedStream(source.name, _bytes(source.text), plain=True)
+    name = source.name if isinstance(source, Source) else None
+    content = source.content if isinstance(source, Source) else source
     if isinstance(content, str | os.PathLike):
         path = os.fspath(content)
         if not isinstance(path, str):
@@ -212,9 +212,9 @@ def _bytes(piece: str | bytes) -> bytes:
 class _PieceReader:
     """Reads an iterator of text or bytes like a file."""
 
-    _left = b""
-    _given = False
-    ended = ""
+    _rest = b""
+    _gave = False
+    reason = ""
     """If the source was empty from the start: a likely reason, and what to do about it."""
 
     def __init__(self, pieces: Iterator[str] | Iterator[bytes]) -> None:
@@ -222,14 +222,14 @@ class _PieceReader:
 
     def read(self, size: int, /) -> bytes | None:
         """Return at most `size` bytes; empty at the end, None if there is nothing yet."""
-        if not self._left:
-            found = self._next(size)
-            if not found:
-                if found is not None and not self._given:
-                    self.ended = self._reason()
-                return found
-            self._left, self._given = found, True
-        data, self._left = self._left[:size], self._left[size:]
+        if not self._rest:
+            piece = self._next(size)
+            if not piece:
+                if piece is not None and not self._gave:
+                    self.reason = self._reason()
+                return piece
+            self._rest, self._gave = piece, True
+        data, self._rest = self._rest[:size], self._rest[size:]
         return data
 
     def _next(self, size: int) -> bytes | None:
@@ -263,8 +263,8 @@ class _FileReader(_PieceReader):
     def _next(self, size: int) -> bytes | None:
         """Read from the file. Raises SourceError if it is closed or not in its encoding."""
         try:
-            found = self._take(size)
-            return None if found is None else _bytes(found)
+            piece = self._take(size)
+            return None if piece is None else _bytes(piece)
         except OSError:
             raise
         except ValueError as error:

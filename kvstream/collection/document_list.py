@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import HIDDEN, files_in, lose, name_of
-from kvstream.input.inspection import look, no_text_files, quoted
+from kvstream.input.inspection import look, no_text_files, quote
 from kvstream.input.sources import EXPANSION
 
 KEY = 12
@@ -51,7 +51,7 @@ def documents_in(
         try:
             mode = Path(path).stat().st_mode
         except FileNotFoundError:
-            raise SourceError(f"{quoted(path)} does not exist; check the path.") from None
+            raise SourceError(f"{quote(path)} does not exist; check the path.") from None
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):

@@ -13,7 +13,7 @@ import numpy as np
 BOM = "\ufeff"
 ERRORS = "kvstream.replace"
 """An error handler of codecs for `BlockDecoder.decode`."""
-_found = threading.local()
+_notes = threading.local()
 CONTROLS = re.compile(
     rb"\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))"
     rb"|(?:[\x90\x98\x9d-\x9f]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+(?:\x1b\\|[\x07\x9c])"
@@ -28,10 +28,10 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
         raise error
     data, place = error.object, error.start
     near = CONTROLS.finditer(data, max(0, place - 4096), place + 1) if data[place] == 0x9C else ()
-    if CONTROLS.match(data, place) or any(found.end() == place + 1 for found in near):
-        _found.controls.append(place)
+    if CONTROLS.match(data, place) or any(match.end() == place + 1 for match in near):
+        _notes.controls.append(place)
         return chr(data[place]), place + 1
-    _found.spans.append((error.start, error.end))
+    _notes.spans.append((error.start, error.end))
     return "\ufffd", error.end
 
 
@@ -45,9 +45,9 @@ class Heading(str):
     """From 1, the highest; 0 if the document does not say."""
 
     def __new__(cls, text: str, level: int = 0) -> Heading:
-        made = super().__new__(cls, text)
-        made.level = level
-        return made
+        heading = super().__new__(cls, text)
+        heading.level = level
+        return heading
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class BlockDecoder:
         self.source = source
         self.position = start
         """Global byte offset of the next character."""
-        self.replaced = 0
+        self.invalid = 0
         """Number of bytes that are invalid in the encoding."""
-        self.first_replaced: int | None = None
+        self.first_invalid: int | None = None
         """Global byte offset of the first of these bytes."""
         self.rest = b""
         """Bytes of a character whose other bytes are still to come."""
@@ -122,16 +122,16 @@ class BlockDecoder:
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
         """Return the text of ``data``, or None if it completes no character."""
         data = self.rest + data
-        _found.spans, _found.controls = [], []
-        text, widths, wrong = self._decoded(data, final)
+        _notes.spans, _notes.controls = [], []
+        text, widths, wrong = self._decode(data, final)
         if not text:
             return None
         start = self.position
         self.position += len(data) - len(self.rest)
         if wrong:
-            self.replaced += sum(end - begin for begin, end in wrong)
-            if self.first_replaced is None:
-                self.first_replaced = start + wrong[0][0]
+            self.invalid += sum(end - begin for begin, end in wrong)
+            if self.first_invalid is None:
+                self.first_invalid = start + wrong[0][0]
         if self._at_start:
             self._at_start = False
             if text[0] == BOM:
@@ -139,15 +139,15 @@ class BlockDecoder:
                 text, widths = text[1:], None if widths is None else widths[1:]
         return TextBlock(text, start, self.source, widths) if text else None
 
-    def _decoded(
+    def _decode(
         self, data: bytes, final: bool
     ) -> tuple[str, np.ndarray | None, Sequence[tuple[int, int]]]:
         """Return text, bytes of each character (None: UTF-8), and replaced spans; update `rest`."""
-        begun = None if final else _BEGUN.search(data, max(0, len(data) - 64))
-        text, used = codecs.utf_8_decode(data[: begun.start()] if begun else data, ERRORS, final)
-        self.rest = data[used:]
-        spans = _found.spans + [(place, place + 1) for place in _found.controls]
-        return text, self._spread(data[:used], spans) if spans else None, _found.spans
+        match = None if final else _BEGUN.search(data, max(0, len(data) - 64))
+        text, end = codecs.utf_8_decode(data[: match.start()] if match else data, ERRORS, final)
+        self.rest = data[end:]
+        spans = _notes.spans + [(place, place + 1) for place in _notes.controls]
+        return text, self._spread(data[:end], spans) if spans else None, _notes.spans
 
     @staticmethod
     def _spread(data: bytes, spans: list[tuple[int, int]]) -> np.ndarray:

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 from xml.parsers import expat
 
-from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
+from kvstream.input.document_lines import Losses, Piece, Read, texts_of
 from kvstream.input.limits import unreadable
 
 BATCH = 64
@@ -37,17 +37,17 @@ Cue = tuple[float, float, list[str]]
 
 
 def caption_parts(
-    read: Read, undecoded: Undecoded, name: str, warnings: list[str]
+    read: Read, losses: Losses, name: str, warnings: list[str]
 ) -> Iterator[list[Piece]]:
     """Yield the words that each cue adds; ``warnings`` gets where damaged XML ends."""
     pieces: list[Piece] = []
     before: Cue | None = None
-    texts = (text or "" for text in decoded(read, undecoded))
+    texts = (text or "" for text in texts_of(read, losses))
     first = next((text for text in texts if text.strip("\ufeff \t\n")), "").lstrip("\ufeff \t\n")
     every, of_xml = chain([first], texts), first.startswith("<")
     for cue in _xml_cues(every, name, warnings) if of_xml else _plain_cues(every):
-        if added := _added(before, cue):
-            pieces.append((f"{added}\n", _clock(cue[0])))
+        if words := _new_words(before, cue):
+            pieces.append((f"{words}\n", _clock(cue[0])))
             before = cue
         elif before is not None:  # it shows the cue before again
             before = before[0], max(before[1], cue[1]), before[2]
@@ -129,19 +129,19 @@ def _clean(line: str) -> list[str]:
     return [words for part in lines if (words := " ".join(part.split()))]
 
 
-def _added(before: Cue | None, cue: Cue) -> str:
+def _new_words(before: Cue | None, cue: Cue) -> str:
     """Return the words of a cue without those that it only shows again."""
-    began, ended, lines = cue
+    begin, end, lines = cue
     text = " ".join(lines)
-    if before is None or not before[0] <= began <= before[1] + TOUCH:
+    if before is None or not before[0] <= begin <= before[1] + TOUCH:
         return text
     for count in range(min(len(before[2]), MOST_LINES), 0, -1):
-        shown = " ".join(before[2][-count:])
-        moved = count < len(before[2]) or min(ended - began, before[1] - before[0]) <= FLASH
-        if text == shown and (moved or len(lines) > 1):
+        last = " ".join(before[2][-count:])
+        moved = count < len(before[2]) or min(end - begin, before[1] - before[0]) <= FLASH
+        if text == last and (moved or len(lines) > 1):
             return ""
-        if text.startswith(f"{shown} ") and (" " in shown or shown[-1] not in ".!?"):
-            return text[len(shown) + 1 :]
+        if text.startswith(f"{last} ") and (" " in last or last[-1] not in ".!?"):
+            return text[len(last) + 1 :]
     return text
 
 
@@ -195,35 +195,35 @@ class TimedText:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         name = _local(name)
-        given = {_local(key): value for key, value in attributes.items()}
+        pairs = {_local(key): value for key, value in attributes.items()}
         parent = self._open[-1]
         if name == "tt":
-            self._set_units(given)
+            self._set_units(pairs)
         if name == "agent":
-            self._agent = given.get("id", "")
-        begin = (parent.last if parent.in_turn else parent.begin) + self._seconds(given, "begin", 0)
-        end = parent.begin + self._seconds(given, "end", inf)
-        end = min(end, begin + self._seconds(given, "dur", inf), parent.end)
-        self._open.append(_Element(name, begin, end, given.get("timeContainer") == "seq", begin))
+            self._agent = pairs.get("id", "")
+        begin = (parent.last if parent.in_turn else parent.begin) + self._seconds(pairs, "begin", 0)
+        end = parent.begin + self._seconds(pairs, "end", inf)
+        end = min(end, begin + self._seconds(pairs, "dur", inf), parent.end)
+        self._open.append(_Element(name, begin, end, pairs.get("timeContainer") == "seq", begin))
         if name == "br":
             self._lines.append("")
-        elif name == "p" or (name == "span" and "begin" in given):
+        elif name == "p" or (name == "span" and "begin" in pairs):
             self._finish()
             self._cue = begin, end
-        if name in ("p", "span") and (speaker := self._speakers.get(given.get("agent", ""))):
+        if name in ("p", "span") and (speaker := self._speakers.get(pairs.get("agent", ""))):
             self._lines[-1] += f"{speaker}: "
 
     def _end(self, _: str) -> None:
-        ended = self._open.pop()
-        if ended.name == "p":
+        element = self._open.pop()
+        if element.name == "p":
             self._finish()
-        if ended.name in _TIMED and ended.end < inf:
-            self._open[-1].last = ended.end
+        if element.name in _TIMED and element.end < inf:
+            self._open[-1].last = element.end
 
     def _data(self, text: str) -> None:
         if self._open[-1].name == "name" and self._agent:
-            known = self._speakers.get(self._agent, "")
-            self._speakers[self._agent] = " ".join(f"{known}{text}".split())[:LONGEST_NAME]
+            name = self._speakers.get(self._agent, "")
+            self._speakers[self._agent] = " ".join(f"{name}{text}".split())[:LONGEST_NAME]
         if any(each.name == "p" for each in self._open) and self._open[-1].name in _TIMED:
             self._lines[-1] += text.replace("\n", " ")
             if len(self._lines[-1]) > LONGEST:  # cut it between words
@@ -238,15 +238,15 @@ class TimedText:
             self.cues.append((*self._cue, lines))
         self._lines = [""]
 
-    def _set_units(self, given: dict[str, str]) -> None:
-        rate = _number(given.get("frameRate", "")) or 30.0
-        over, under = [*map(_number, given.get("frameRateMultiplier", "1 1").split()), 0.0, 0.0][:2]
+    def _set_units(self, pairs: dict[str, str]) -> None:
+        rate = _number(pairs.get("frameRate", "")) or 30.0
+        over, under = [*map(_number, pairs.get("frameRateMultiplier", "1 1").split()), 0.0, 0.0][:2]
         frames = rate * over / under if over and under else rate
-        ticks = _number(given.get("tickRate", "")) or (frames if "frameRate" in given else 1.0)
+        ticks = _number(pairs.get("tickRate", "")) or (frames if "frameRate" in pairs else 1.0)
         self._units |= {"f": 1 / frames, "t": 1 / ticks}
 
-    def _seconds(self, given: dict[str, str], name: str, absent: float) -> float:
-        text = given.get(name, "").strip()
+    def _seconds(self, pairs: dict[str, str], name: str, absent: float) -> float:
+        text = pairs.get(name, "").strip()
         if clock := _CLOCK.fullmatch(text):
             hours, minutes, seconds, frames = clock.groups()
             whole = int(hours) * 3600 + int(minutes) * 60 + float(seconds)

@@ -24,33 +24,33 @@ Piece = tuple[str, str]
 
 
 @dataclass
-class Undecoded:
+class Losses:
     """Characters of pages that could not be decoded."""
 
     count: int = 0
     encoding: str = ""
     """The encoding of the first page with such characters."""
-    guessed: str = ""
+    guess: str = ""
     """The encoding of the first page whose encoding is guessed."""
 
     def warnings(self, name: str) -> list[str]:
         """Return the warning about a document with this name, if there are such characters."""
-        guess = f"{name} is not UTF-8 and declares no other encoding; read as {self.guessed}."
-        guesses = [guess] * bool(self.guessed)
+        guess = f"{name} is not UTF-8 and declares no other encoding; read as {self.guess}."
+        guesses = [guess] * bool(self.guess)
         if not self.count:
             return guesses
-        told = "1 character is" if self.count == 1 else f"{self.count:,} characters are"
+        amount = "1 character is" if self.count == 1 else f"{self.count:,} characters are"
         as_what = f"unreadable as {self.encoding.upper()} and replaced by \ufffd"
-        return [*guesses, f"{name}: {told} {as_what}."]
+        return [*guesses, f"{name}: {amount} {as_what}."]
 
 
-def decoded(read: Read, undecoded: Undecoded, charset: str | None = None) -> Iterator[str | None]:
+def texts_of(read: Read, losses: Losses, charset: str | None = None) -> Iterator[str | None]:
     """Yield decoded text, with ``\\n`` at the end of lines; None when ``read`` has no data yet.
 
-    Without a ``charset``, the text declares its encoding, or it is guessed. ``undecoded`` counts
+    Without a ``charset``, the text declares its encoding, or it is guessed. ``losses`` counts
     characters that cannot be decoded.
     """
-    decoder, begun, encoding = None, b"", ""
+    decoder, head, encoding = None, b"", ""
     while True:
         data = read(BLOCK)
         if data is None:
@@ -58,16 +58,16 @@ def decoded(read: Read, undecoded: Undecoded, charset: str | None = None) -> Ite
             continue
         ended = not data
         if decoder is None:
-            begun += data
-            if not ended and len(begun) < DECLARED:
+            head += data
+            if not ended and len(head) < DECLARED:
                 continue
-            (chosen, encoding, guessed), data = html_decoder(begun, charset), begun
-            undecoded.guessed = undecoded.guessed or (encoding if guessed else "")
-            decoder = io.IncrementalNewlineDecoder(chosen, translate=True)
+            (codec, encoding, guessed), data = html_decoder(head, charset), head
+            losses.guess = losses.guess or (encoding if guessed else "")
+            decoder = io.IncrementalNewlineDecoder(codec, translate=True)
         text = decoder.decode(data, ended)
         if wrong := text.count(UNDECODED):
-            undecoded.count += wrong
-            undecoded.encoding = undecoded.encoding or encoding
+            losses.count += wrong
+            losses.encoding = losses.encoding or encoding
         yield text.replace(UNDECODED, "\ufffd")
         if ended:
             return
@@ -75,10 +75,10 @@ def decoded(read: Read, undecoded: Undecoded, charset: str | None = None) -> Ite
 
 def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part]:
     """Yield the pieces of one block. The converted share grows from `before` to `after`."""
-    done, every = 0, sum(len(text) for text, _ in pieces)
+    size, every = 0, sum(len(text) for text, _ in pieces)
     for text, heading in pieces:
-        done += len(text)
-        yield Part(text, heading, before + (after - before) * done / every)
+        size += len(text)
+        yield Part(text, heading, before + (after - before) * size / every)
 
 
 def bytes_in(blocks: Iterable[Sequence[Piece] | None]) -> int:
@@ -92,7 +92,7 @@ class Lines:
         self.heading = heading
         self._new: list[str] = []
         self._rest = ""
-        self._done: list[str] = []
+        self._parts: list[str] = []
         self._pieces: list[Piece] = []
         self._empty = 0
         self._begun = False
@@ -101,15 +101,15 @@ class Lines:
         self._tables: list[Table] = []
         self._ended = False
         """Whether a table has just ended."""
-        self._held = 0
+        self._size = 0
         """Characters of the cells of open rows."""
 
     def add(self, text: str) -> None:
         self._ended = self._ended and not text.strip()
         if (cell := self._cell()) is not None:
             cell.text += text
-            self._held += len(text)
-            if self._held > LONGEST_ROW:
+            self._size += len(text)
+            if self._size > LONGEST_ROW:
                 self.loosen()
             return
         self._new.append(text)
@@ -152,7 +152,7 @@ class Lines:
     def end_row(self) -> None:
         """Write the row as a line, into the cell around its table if there is one."""
         if self._tables and (table := self._tables[-1]).has_row:
-            self._held -= sum(len(cell.text) for cell in table.cells)
+            self._size -= sum(len(cell.text) for cell in table.cells)
             text = table.row()
             self.end_line()
             self.add(text)
@@ -171,7 +171,7 @@ class Lines:
 
     def loosen(self) -> None:
         """Write the cells of all open rows as lines of their own: they are no rows of data."""
-        tables, self._tables, self._held = self._tables, [], 0
+        tables, self._tables, self._size = self._tables, [], 0
         for table in tables:
             for cell in table.cells:
                 self.end_line()
@@ -198,14 +198,14 @@ class Lines:
             self.loosen()
         self._settle(final=final)
         if final and self._begun:
-            self._done.append("\n")
+            self._parts.append("\n")
         self._finish()
-        found, self._pieces = self._pieces, []
-        return found
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def _finish(self) -> None:
-        text = "".join(self._done)
-        self._done = []
+        text = "".join(self._parts)
+        self._parts = []
         if text:
             self._pieces.append((text, self.heading))
 
@@ -222,13 +222,13 @@ class Lines:
 
     def _line(self, line: str) -> None:
         if self._cut:  # the beginning of the line was returned before
-            self._done.append(line.replace(INDENT, " "))
+            self._parts.append(line.replace(INDENT, " "))
             return
         line = line.strip(" \t").replace(INDENT, " ").rstrip(" ")
         if not line:
             self._empty += 1
             return
         if self._begun:
-            self._done.append("\n\n" if self._empty else "\n")
-        self._done.append(line)
+            self._parts.append("\n\n" if self._empty else "\n")
+        self._parts.append(line)
         self._begun, self._empty = True, 0

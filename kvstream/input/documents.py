@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.document_lines import Piece, Read, Undecoded, bytes_in, parts
+from kvstream.input.document_lines import Losses, Piece, Read, bytes_in, parts
 from kvstream.input.formats import DOCX_BODY, PeekedStream, reader_of
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
     from kvstream.input.pdf import Pdf
-    from kvstream.input.zipped import Packed
+    from kvstream.input.zipped import Package
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",),
@@ -82,12 +82,12 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
     Adds text that was left out to ``notes``, and missing text to ``warnings``. Raises SourceError
     if the document is too large, encrypted or damaged, takes too long or has no text.
     """
-    found = False
+    has_text = False
     with _readable(kind, path):
         for part in _parts(kind, path, notes, warnings):
-            found = found or bool(part.text.strip())
+            has_text = has_text or bool(part.text.strip())
             yield part
-    if not found:
+    if not has_text:
         advice = " (scanned pages?): run it through OCR" if kind == "pdf" else ""
         raise SourceError(f"{path} has no text that can be extracted{advice}.")
 
@@ -128,32 +128,32 @@ def stream_parts(
         if block is None:
             yield None
             continue
-        patience.size = max(patience.size, head.taken)
-        before, share = share, min(1.0, head.taken / max(size, 1)) if size else 0.0
+        patience.size = max(patience.size, head.offset)
+        before, share = share, min(1.0, head.offset / max(size, 1)) if size else 0.0
         yield from parts(block, before, share)
 
 
 def _blocks(
     kind: str, read: Read, name: str, notes: list[str], warnings: list[str]
 ) -> Iterator[list[Piece] | None]:
-    undecoded = Undecoded()
+    losses = Losses()
     if kind == "html":
         from kvstream.input.markup import html_parts
 
-        yield from html_parts(read, undecoded=undecoded)
+        yield from html_parts(read, losses=losses)
     elif kind == "captions":
         from kvstream.input.captions import caption_parts
 
-        yield from caption_parts(read, undecoded, name, warnings)
+        yield from caption_parts(read, losses, name, warnings)
     elif kind == "mail":
         from kvstream.input.mail import Mail
 
-        yield from Mail(read, name, undecoded, notes).pieces()
+        yield from Mail(read, name, losses, notes).pieces()
     else:
         from kvstream.input.notebook import Notebook
 
         yield from Notebook(read, name, notes).pieces()
-    warnings += undecoded.warnings(name)
+    warnings += losses.warnings(name)
 
 
 def estimate(kind: str, path: Path) -> int:
@@ -164,16 +164,16 @@ def estimate(kind: str, path: Path) -> int:
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
         blocks = Patience("").over(_blocks(kind, io.BytesIO(sample).read, "", [], []))
-        found = 0
+        size = 0
         with suppress(Exception):  # the sample may end anywhere
             for block in blocks:
-                found += bytes_in([block])
-        return round(found * path.stat().st_size / max(len(sample), 1))
+                size += bytes_in([block])
+        return round(size * path.stat().st_size / max(len(sample), 1))
     except Exception:  # reading the document reports the error
         return 0
 
 
-def _file(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Packed | Pdf:
+def _file(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Package | Pdf:
     if kind == "pdf":
         from kvstream.input.pdf import Pdf
 

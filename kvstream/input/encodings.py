@@ -92,14 +92,14 @@ _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.
 def by_mark(head: bytes) -> str | None:
     """Return the encoding of a byte order mark of UTF-16 or UTF-32, or None. NULs in place of every
     second byte between signs of ASCII are UTF-16, too."""
-    marked = next((name for mark, name in BOMS if head.startswith(mark)), None)
-    if marked is None and len(head) >= FEW and b"\0" in head:
+    encoding = next((name for mark, name in BOMS if head.startswith(mark)), None)
+    if encoding is None and len(head) >= FEW and b"\0" in head:
         for name, first in (("utf-16-le", 0), ("utf-16-be", 1)):
             signs, others = head[first:8192:2], head[1 - first : 8192 : 2]
             of_ascii = bytes(a for a, b in zip(signs, others, strict=False) if not b)
             if len(of_ascii) * 10 >= len(others) * 9 and not _UNPRINTED.search(of_ascii):
                 return name
-    return marked
+    return encoding
 
 
 def of_seven_bits(data: bytes) -> str | None:
@@ -109,9 +109,9 @@ def of_seven_bits(data: bytes) -> str | None:
 
 def encoding_of(head: bytes, *, begins: bool = True) -> str:
     """Return the encoding of the first bytes; a mark counts only if the text `begins` with it."""
-    marked = by_mark(head) if begins else None
-    if marked is not None:
-        return marked
+    encoding = by_mark(head) if begins else None
+    if encoding is not None:
+        return encoding
     if (name := of_seven_bits(head)) is not None:
         return name
     first = re.search(rb"[\x80-\xff]", head)
@@ -120,8 +120,8 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:
-        if begins and head.startswith(b"<?xml") and (told := _declared(head[:200])):
-            return told
+        if begins and head.startswith(b"<?xml") and (name := _declaration(head[:200])):
+            return name
         sample = CONTROLS.sub(b"", sample)
         return "utf-8" if sample.isascii() else _guess(sample) or "utf-8"
     return "utf-8"
@@ -141,8 +141,8 @@ def _guess(sample: bytes) -> str | None:
                 codecs.getincrementaldecoder("gb2312")().decode(sample)
                 return "gb18030"
         return None
-    if known := _latin(sample) or _hebrew(sample):
-        return known
+    if name := _latin(sample) or _hebrew(sample):
+        return name
     western = all(byte >= 0xA0 or byte in _WESTERN for byte in high)
     if len(high) < FEW:
         # Too little for a guess, such as one or two names in an ASCII text.
@@ -151,11 +151,11 @@ def _guess(sample: bytes) -> str | None:
     dense = b"".join(line for line in sample.splitlines(keepends=True) if not line.isascii())
     if len(dense) > WHOLE:  # its last line may end within a character
         dense = dense[: dense.rfind(b"\n") + 1] or dense
-    found = from_bytes(dense, cp_isolation=names, preemptive_behaviour=False)
-    best = found.best()
+    matches = from_bytes(dense, cp_isolation=names, preemptive_behaviour=False)
+    best = matches.best()
     if best is None:
         return "cp1252" if western and len(high) * 3 <= len(sample) else None
-    alike = [match for match in found if match.chaos <= best.chaos + ALIKE]
+    alike = [match for match in matches if match.chaos <= best.chaos + ALIKE]
     if western and any(
         "cp1252" in match.could_be_from_charset and match.coherence >= best.coherence - ALIKE
         for match in alike
@@ -167,20 +167,20 @@ def _guess(sample: bytes) -> str | None:
 def _latin(sample: bytes) -> str | None:
     """Return the encoding in which all letters are of one language, of those with Latin letters."""
     counts = {byte: sample.count(byte) for byte in HIGH if byte in sample}
-    total, found = sum(counts.values()), {}
+    total, strange = sum(counts.values()), {}
     together = sum(map(len, _RUNS.findall(sample)))
     if total < 3 or 3 * total > len(sample) or 3 * together > total:
         return None
     for name, languages in _LATIN.items():
         signs = {bytes([byte]).decode(name, "replace"): n for byte, n in counts.items()}
-        found[name] = min(
+        strange[name] = min(
             sum(n for sign, n in signs.items() if sign.lower() not in letters + _SIGNS)
             for letters in languages
         )
     # Icelandic has the letters in the place of these two, but never without others.
-    turkish = found["cp1254"] == min(found.values()) and {0xFD, 0xFE} <= counts.keys()
-    best = "cp1254" if turkish else min(found, key=lambda name: found[name])
-    return best if found[best] <= (_STRANGE * total if total >= FEW else 0) else None
+    turkish = strange["cp1254"] == min(strange.values()) and {0xFD, 0xFE} <= counts.keys()
+    best = "cp1254" if turkish else min(strange, key=lambda name: strange[name])
+    return best if strange[best] <= (_STRANGE * total if total >= FEW else 0) else None
 
 
 def _hebrew(sample: bytes) -> str | None:
@@ -218,13 +218,13 @@ def html_decoder(
 ) -> tuple[codecs.IncrementalDecoder, str, bool]:
     """Return a decoder for a page, first by ``charset`` of a mail, its encoding, and if it is
     guessed."""
-    told = by_mark(head) or ("utf-8" if head.startswith(codecs.BOM_UTF8) else None)
-    told = told or (None if charset is None else codec_of(charset)) or _declared(head)
-    name = told or "utf-8"
-    if told in (None, "utf-8") or (name.startswith(_ONE_BYTE) and _is_utf8(head)):
+    encoding = by_mark(head) or ("utf-8" if head.startswith(codecs.BOM_UTF8) else None)
+    encoding = encoding or (None if charset is None else codec_of(charset)) or _declaration(head)
+    name = encoding or "utf-8"
+    if encoding in (None, "utf-8") or (name.startswith(_ONE_BYTE) and _is_utf8(head)):
         name = encoding_of(head)  # copies of pages often keep a declaration that was right before
     decoder = codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)(_MARK)
-    return decoder, name, name not in (told, "utf-8")
+    return decoder, name, name not in (encoding, "utf-8")
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -234,13 +234,13 @@ def _is_utf8(head: bytes) -> bool:
     return False
 
 
-def _marked(error: UnicodeError) -> tuple[str, int]:
+def _mark_error(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return UNDECODED, error.end
 
 
-codecs.register_error(_MARK, _marked)
+codecs.register_error(_MARK, _mark_error)
 _ENDED = re.compile(
     rb"(?:[\x90\x9d]|\x1b[PX\]^_])[^\x00-\x08\x0a-\x1f\x7f\x9c]{0,4096}+\x9c"
     rb"(?![^\x00-\x08\x0a-\x1f\x7f\x90\x9d]{0,4096}+(?:\x07|\x1b\\))"
@@ -248,23 +248,23 @@ _ENDED = re.compile(
 """A control string that ends with a byte of a terminal of 8 bits, and not later."""
 
 
-def _declared(head: bytes) -> str | None:
+def _declaration(head: bytes) -> str | None:
     """Return the encoding that the page declares, if it is possible."""
-    found = _CHARSET.search(head[:4096])
-    return None if found is None else codec_of(found[1].decode("ascii", "replace"))
+    match = _CHARSET.search(head[:4096])
+    return None if match is None else codec_of(match[1].decode("ascii", "replace"))
 
 
 def codec_of(name: str) -> str | None:
     """Return the encoding that a declared name means; None if it is impossible."""
     name = name.lower().removesuffix("-i")
     try:
-        known = codecs.lookup("cp932" if name == "x-sjis" else name)
+        codec = codecs.lookup("cp932" if name == "x-sjis" else name)
     except LookupError:
         return None
     # A page with a readable declaration is not UTF-16. Some codecs are for bytes, or not for pages.
-    if known.name.startswith(_NOT_OF_PAGES) or not known._is_text_encoding:
+    if codec.name.startswith(_NOT_OF_PAGES) or not codec._is_text_encoding:
         return None
-    return _WIDER.get(known.name, known.name)
+    return _WIDER.get(codec.name, codec.name)
 
 
 class OtherDecoder(BlockDecoder):
@@ -276,16 +276,16 @@ class OtherDecoder(BlockDecoder):
         errors = "replace" if encoding.startswith("utf-") else ERRORS
         self._decoder = codecs.getincrementaldecoder(encoding)(errors)
 
-    def _decoded(
+    def _decode(
         self, data: bytes, final: bool
     ) -> tuple[str, np.ndarray, Sequence[tuple[int, int]]]:
         state = self._decoder.getstate()[1]
         text = self._decoder.decode(data[len(self.rest) :], final)
         self.rest = self._decoder.getstate()[0]
         if len(text) == len(data):  # the end of a control string is a letter in cp1252
-            for found in _ENDED.finditer(data):
-                if ord(text[found.start()]) == data[found.start()]:
-                    text = f"{text[: found.end() - 1]}\x9c{text[found.end() :]}"
+            for match in _ENDED.finditer(data):
+                if ord(text[match.start()]) == data[match.start()]:
+                    text = f"{text[: match.end() - 1]}\x9c{text[match.end() :]}"
         widths = self._widths(data[: len(data) - len(self.rest)], text, state, final=final)
         wrong = [i for i, char in enumerate(text) if char == "\ufffd"] if "\ufffd" in text else []
         ends = np.cumsum(widths)
@@ -301,10 +301,10 @@ class OtherDecoder(BlockDecoder):
         if self.encoding.startswith("utf-"):
             unit = 4 if "32" in self.encoding else 2
             codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-            found = np.where(codes > 0xFFFF, 4, unit).astype(np.int64)
-            found[-1] += len(data) - found.sum()  # the file may end inside a character
-            if found[-1] >= 0:
-                return found
+            widths = np.where(codes > 0xFFFF, 4, unit).astype(np.int64)
+            widths[-1] += len(data) - widths.sum()  # the file may end inside a character
+            if widths[-1] >= 0:
+                return widths
         sizes = {char: len(char.encode(self.encoding, "replace")) for char in set(text)}
         widths = np.array([sizes[char] for char in text], dtype=np.int64)
         if "\ufffd" not in sizes and widths.sum() == len(data):

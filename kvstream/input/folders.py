@@ -76,11 +76,11 @@ def would_read(folder: Path, path: Path) -> bool:
     root, place = (Path(os.path.realpath(each)) for each in (folder, path))
     if not place.is_relative_to(root):
         return False
-    lost: Counter[str] = Counter()
-    ignores, at = _ignores_above(root, lost), root
+    left_out: Counter[str] = Counter()
+    ignores, at = _ignores_above(root, left_out), root
     parts = place.relative_to(root).parts
     for part in parts:
-        ignores = [*_ignores_in(at, lost), *ignores]
+        ignores = [*_ignores_in(at, left_out), *ignores]
         at /= part
         if part.startswith(".") or _left_out(at, ignores, is_folder=at != place):
             return False
@@ -103,7 +103,7 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
             lose("unreadable folder", at, left_out)
             continue
         ignores = [*_ignores_in(at, left_out), *ignores]
-        found: list[tuple[Path | os.DirEntry[str], Ignores]] = []
+        places: list[tuple[Path | os.DirEntry[str], Ignores]] = []
         for entry in entries:
             if entry.name.startswith("."):
                 left_out[HIDDEN] += 1
@@ -131,8 +131,8 @@ def _walk(folder: Path, ignores: Ignores, left_out: Counter[str]) -> Iterator[Pa
             elif (kind := _pseudo(entry)) is not None:
                 left_out[f"{'folder' if is_folder else 'file'} on no disk ({kind})"] += 1
             else:
-                found.append((path if is_folder else entry, ignores))
-        waiting += reversed(found)
+                places.append((path if is_folder else entry, ignores))
+        waiting += reversed(places)
 
 
 def lose(what: str, path: Path, left_out: Counter[str]) -> None:
@@ -190,13 +190,13 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
 def _ignores_above(folder: Path, left_out: Counter[str]) -> Ignores:
     """Read the ``.gitignore`` files of the folders above, nearest first, up to the repository."""
     top = folder.resolve()
-    found: Ignores = []
+    ignores: Ignores = []
     while not os.path.exists(top / ".git"):
         if top.parent == top:
             return []  # not in a repository: files outside the named folder do not apply
         top = top.parent
-        found += _ignores_in(top, left_out)
-    return found
+        ignores += _ignores_in(top, left_out)
+    return ignores
 
 
 def _ignored(path: Path, ignores: Ignores, *, is_folder: bool) -> bool:

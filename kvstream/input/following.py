@@ -55,13 +55,13 @@ class FollowedFile(io.RawIOBase):
         """The last bytes before the position, at most COMPARED."""
         self._between = b""
         """What must stand before the next bytes."""
-        self._left: int | None = None
+        self._rest: int | None = None
         """Bytes that had arrived at the stop and are not read; None before."""
         self._reads_on = False
         """Whether they are read after the stop."""
         self.problem = ""
         """Why no file of this name can be read at the moment."""
-        self._lost: float | None = None
+        self._fails_since: float | None = None
         """Time since which it cannot; infinite when that is told."""
         self.cuts = 0
 
@@ -83,15 +83,15 @@ class FollowedFile(io.RawIOBase):
 
     def _last(self, size: int) -> bytes:
         """Return what had arrived at the stop, and empty bytes after that."""
-        left = self.unread
-        while self._reads_on and left:
+        rest = self.unread
+        while self._reads_on and rest:
             before = self.file.tell()
-            data = self._data(left if size < 0 else min(size, left))
-            self._left = left = left - (self.file.tell() - before)
+            data = self._data(rest if size < 0 else min(size, rest))
+            self._rest = rest = rest - (self.file.tell() - before)
             if data:
                 return data
             if not self._newer:  # the file was cut since
-                self._left = left = 0
+                self._rest = rest = 0
             else:
                 self._switch()
         return b""
@@ -109,14 +109,14 @@ class FollowedFile(io.RawIOBase):
     def unread(self) -> int:
         """Bytes of the file and the newer files that were not read; from the stop on, those that
         had arrived by then."""
-        if self._left is None:
+        if self._rest is None:
             if not self.follow.stop():
                 return self._size()
             self._notice_cut()
             self._look()
-            self._left = self._size()
-            self._reads_on = self._left <= LAST
-        return self._left
+            self._rest = self._size()
+            self._reads_on = self._rest <= LAST
+        return self._rest
 
     def _size(self) -> int:
         files = [self.file, *self._newer]
@@ -124,7 +124,7 @@ class FollowedFile(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._left = self.unread
+            self._rest = self.unread
         for file in (self.file, *self._newer):
             file.close()
         super().close()
@@ -164,11 +164,11 @@ class FollowedFile(io.RawIOBase):
         except OSError as error:
             self.problem = error.strerror or str(error)
         if not self.problem:
-            self._lost = None
-        elif self._lost is None:
-            self._lost = time.monotonic()
-        elif time.monotonic() - self._lost >= LOST_SECONDS:
-            self._lost = math.inf
+            self._fails_since = None
+        elif self._fails_since is None:
+            self._fails_since = time.monotonic()
+        elif time.monotonic() - self._fails_since >= LOST_SECONDS:
+            self._fails_since = math.inf
             self.follow.tell(f"{self.path} cannot be read: {self.problem}; waiting for it.")
 
     def _late(self) -> bool:

@@ -102,15 +102,15 @@ def kind_of(head: bytes) -> str:
 
 def other_captions(head: bytes) -> str | None:
     """Return the form of captions whose codes are not known, or None."""
-    found = _OTHER_CAPTIONS.match(head.decode(by_mark(head) or "utf-8-sig", "replace"))
-    return found and found.lastgroup
+    match = _OTHER_CAPTIONS.match(head.decode(by_mark(head) or "utf-8-sig", "replace"))
+    return match and match.lastgroup
 
 
-def kind_inside(unpacked: bytes, name: str) -> str:
+def kind_inside(data: bytes, name: str) -> str:
     """Return the kind of a packed text by its first bytes, else by the name of the file."""
-    kind = kind_of(unpacked[:HEAD])
-    told = (SUFFIXES[s] for s in PurePath(name.lower()).suffixes[-2:] if s in SUFFIXES)
-    return next(told, "plain") if kind == "plain" else kind
+    kind = kind_of(data[:HEAD])
+    kinds = (SUFFIXES[s] for s in PurePath(name.lower()).suffixes[-2:] if s in SUFFIXES)
+    return next(kinds, "plain") if kind == "plain" else kind
 
 
 def reader_of(stream: Any) -> Callable[[int], Any]:
@@ -137,7 +137,7 @@ class PeekedStream:
         """`read`: as `reader_of` returns it, or one that may return more bytes than requested."""
         self._read = read
         self._looked_at = b""
-        self.taken = 0
+        self.offset = 0
         self.may_pause = False
         """Whether `read` returns None if the stream has no data yet. Otherwise it waits."""
 
@@ -155,7 +155,7 @@ class PeekedStream:
         data = self._looked_at or (self._read(size) if self.may_pause else self._some(size))
         if data is not None:
             data, self._looked_at = data[:size], data[size:]
-            self.taken += len(data)
+            self.offset += len(data)
         return data
 
     def _some(self, size: int) -> bytes:
@@ -166,8 +166,8 @@ class PeekedStream:
 
 def stream_of(pieces: Iterator[bytes]) -> PeekedStream:
     """Return a stream of pieces of bytes."""
-    filled = filter(None, pieces)
-    return PeekedStream(lambda _: next(filled, b""))
+    parts = filter(None, pieces)
+    return PeekedStream(lambda _: next(parts, b""))
 
 
 def _undecided(head: bytes) -> bool:
@@ -179,21 +179,21 @@ def _undecided(head: bytes) -> bool:
     )
 
 
-def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
+def decompressor(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
     """Return a function ``read(n)`` that unpacks ``head`` and returns at most n bytes at a time."""
     if kind == "gzip":
         return gzip.GzipFile(fileobj=cast(IO[bytes], head), mode="rb").read1
     if kind == "bz2":
-        return Unpacked(head, bz2.BZ2Decompressor).read
+        return Unpacker(head, bz2.BZ2Decompressor).read
     if kind == "xz":
-        return Unpacked(head, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)).read
+        return Unpacker(head, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)).read
     if kind == "zstd":
-        return Unpacked(head, _zstd(name).decompressobj, ZSTD_PIECE).read
+        return Unpacker(head, _zstd(name).decompressobj, ZSTD_PIECE).read
     head.may_pause = True
     return head.read
 
 
-class Unpacked:
+class Unpacker:
     """Unpacks streams of one format, one after the other, with NULs as padding between them.
 
     The readers of the libraries end without an error at padding, at a stream that is damaged at its
@@ -206,28 +206,28 @@ class Unpacked:
         self._stream = new()
         self._open = False
         """Whether the last stream is incomplete."""
-        self._packed = self._ready = b""
+        self._data = self._ready = b""
 
     def read(self, size: int) -> bytes:
         """Return at most `size` bytes; b"" at the end. Raises EOFError and `damage_errors`."""
         while not self._ready:
             if self._stream.eof:
-                self._packed = self._stream.unused_data + self._packed
+                self._data = self._stream.unused_data + self._data
                 self._stream, self._open = self._new(), False
             if not self._open:
-                self._packed = self._packed.lstrip(b"\0")
-            if not self._packed and getattr(self._stream, "needs_input", True):
-                self._packed = self._head.read(SNIFF) or b""
-                if self._packed:
+                self._data = self._data.lstrip(b"\0")
+            if not self._data and getattr(self._stream, "needs_input", True):
+                self._data = self._head.read(SNIFF) or b""
+                if self._data:
                     continue
                 if self._open:
                     raise EOFError
                 return b""
             self._open = True
-            count = self._piece or len(self._packed)
-            packed, self._packed = self._packed[:count], self._packed[count:]
+            count = self._piece or len(self._data)
+            data, self._data = self._data[:count], self._data[count:]
             limit = () if self._piece else (size,)
-            self._ready = self._stream.decompress(packed, *limit)
+            self._ready = self._stream.decompress(data, *limit)
         out, self._ready = self._ready[:size], self._ready[size:]
         return out
 

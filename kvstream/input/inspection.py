@@ -28,7 +28,7 @@ LONGEST_NAME = 300
 
 
 @dataclass
-class Inspected:
+class OneSource:
     """A source, with what is known of it before and while it is read."""
 
     name: str
@@ -43,11 +43,11 @@ class Inspected:
     """Whether to wait for more data that others write to it."""
     folder: str = ""
     """The named folder that contains the file; empty if the file itself was named."""
-    expected: int | None = None
+    estimate: int | None = None
     """Estimated bytes of text of a document, from its structure and a sample."""
     share: float = 0.0
     """Share of a document that has been converted: 0 to 1."""
-    converted: int = 0
+    text_bytes: int = 0
     """Bytes of text that were converted from a document."""
     gave_text: bool = False
     """Whether the source gave text other than white space."""
@@ -98,21 +98,21 @@ class NamedPath:
     path: str
 
 
-def named(
-    given: str | NamedPath | NamedStream, warnings: list[str], notes: list[str], *, plain: bool
-) -> list[Inspected]:
+def sources_of(
+    item: str | NamedPath | NamedStream, warnings: list[str], notes: list[str], *, plain: bool
+) -> list[OneSource]:
     """Return what was named as one source, or the files of a folder; ``-`` is standard input.
 
     Raises UsageError for an empty name, and SourceError for what cannot be read or is binary.
     """
-    if isinstance(given, NamedStream):
-        size = len(given.stream) if isinstance(given.stream, bytes) else None
-        _refuse_endless(given.name, given.stream)
-        return [Inspected(given.name, size=size, stream=given.stream, plain=given.plain)]
-    name, place = (given, given) if isinstance(given, str) else (given.name, given.path)
+    if isinstance(item, NamedStream):
+        size = len(item.stream) if isinstance(item.stream, bytes) else None
+        _refuse_endless(item.name, item.stream)
+        return [OneSource(item.name, size=size, stream=item.stream, plain=item.plain)]
+    name, place = (item, item) if isinstance(item, str) else (item.name, item.path)
     if place == "-":
         _refuse_endless("standard input", sys.stdin)
-        return [Inspected("-")]
+        return [OneSource("-")]
     if not place:  # as a path it would mean the current folder
         raise UsageError("The name of a source is empty; name a file or a folder.")
     path = Path(place)
@@ -122,9 +122,9 @@ def named(
         _refuse_endless(name, path)
         source, problem = look(path, name, plain=plain)
     except FileNotFoundError:
-        raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
+        raise SourceError(f"{quote(name)} does not exist; check the path.") from None
     except OSError as error:
-        raise SourceError(f"{quoted(name)} cannot be read: {error.strerror or error}.") from None
+        raise SourceError(f"{quote(name)} cannot be read: {error.strerror or error}.") from None
     except ValueError as error:  # a NUL in the name
         raise SourceError(f"{name!r} is not a path: {error}.") from None
     if problem:
@@ -142,21 +142,21 @@ def _refuse_endless(name: str, place: Any) -> None:
     status = os.stat(place)
     if pseudo.kind(status) == "device" and not os.path.samestat(status, os.stat(os.devnull)):
         raise SourceError(
-            f"{quoted(shown_name(name))} is a device that may never end; write what you need of it "
+            f"{quote(shown_name(name))} is a device that may never end; write what you need of it "
             "to a file, as with head -c 1M, and name the file."
         )
 
 
 def of_folder(
     folder: Path, warnings: list[str], notes: list[str], *, plain: bool
-) -> list[Inspected]:
+) -> list[OneSource]:
     """List the text files in a folder; name others in `warnings` and `notes`. SourceError."""
-    found: list[Inspected] = []
-    skipped: Counter[str] = Counter()
+    sources: list[OneSource] = []
+    counts: Counter[str] = Counter()
     own: Counter[str] = Counter()
     names: defaultdict[str, list[str]] = defaultdict(list)
 
-    for path in files_in(folder, skipped):
+    for path in files_in(folder, counts):
         try:
             source, problem = look(path, name_of(path), plain=plain)
         except OSError:
@@ -166,41 +166,41 @@ def of_folder(
             own[source.output] += 1
         elif not problem:
             source.folder = str(folder)
-            found.append(source)
+            sources.append(source)
         else:
             extra = re.search(r"kvstream\[\w+\]", problem)
             what = f"file that needs {extra[0]}" if extra else "binary file"
             what = "damaged file" if " is damaged: " in problem else what
             names[what].append(str(path.relative_to(folder)))
-    hidden = skipped.pop(HIDDEN, 0) > 0
-    told, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (skipped, own))
+    hidden = counts.pop(HIDDEN, 0) > 0
+    others, ours = ([f"{n:,} × {what}" for what, n in each.items()] for each in (counts, own))
     for what, files in names.items():
         more = f", {len(files) - NAMED:,} more" if len(files) > NAMED else ""
-        told.append(f"{len(files):,} × {what} ({', '.join(map(quoted, files[:NAMED]))}{more})")
-    if not found:
-        raise SourceError(no_text_files([str(folder)], told + ours, hidden=hidden))
+        others.append(f"{len(files):,} × {what} ({', '.join(map(quote, files[:NAMED]))}{more})")
+    if not sources:
+        raise SourceError(no_text_files([str(folder)], others + ours, hidden=hidden))
     if ours:
         notes.append(f"Left out of {folder}: {', '.join(ours)}.")
-    if told:
-        warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
-    return found
+    if others:
+        warnings.append(f"Skipped in {folder}: {', '.join(others)}.")
+    return sources
 
 
-def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
+def no_text_files(folders: Sequence[str], others: Sequence[str], *, hidden: bool) -> str:
     """Return the message for folders without text; `hidden`: some files are, or are ignored."""
-    told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
-    left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
+    text = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
+    left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *others])
     if not left_out:
-        return f"{told}; name another folder, or a file."
-    return f"{told} (skipped: {left_out}); name the files themselves."
+        return f"{text}; name another folder, or a file."
+    return f"{text} (skipped: {left_out}); name the files themselves."
 
 
-def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
+def look(path: Path, name: str, *, plain: bool) -> tuple[OneSource, str | None]:
     """Return the source of a file, and why it cannot be read as text, or None. Raises OSError."""
     status = path.stat()
     if pseudo.kind(status) is not None or not stat.S_ISREG(status.st_mode):
-        return Inspected(name, path), None
-    source = Inspected(name, path, size=status.st_size)
+        return OneSource(name, path), None
+    source = OneSource(name, path, size=status.st_size)
     with path.open("rb") as file:
         source.output = output_in(file.peek(FIRST))
         beginning = PeekedStream(formats.reader_of(file))
@@ -219,7 +219,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
             return source, documents.missing_extra(source.kind, name)
         start, hole = b"", 0
         try:
-            read = formats.decompressed(beginning, source.kind, name)
+            read = formats.decompressor(beginning, source.kind, name)
             # One read may return less, such as only the bytes peeked at to detect the kind.
             while len(start) < SNIFF and (more := read(SNIFF - len(start))):
                 some = more if start or plain else without_hole(more)
@@ -228,7 +228,7 @@ def look(path: Path, name: str, *, plain: bool) -> tuple[Inspected, str | None]:
             return source, str(error)
         except formats.damage_errors() as error:
             if not start:  # else truncated, or damaged later: the data before that will be read
-                return source, damaged(name, source.kind, 0, error)
+                return source, damage_of(name, source.kind, 0, error)
     inside = formats.kind_inside(start, name)
     if source.kind in COMPRESSED and not plain and inside in documents.STREAMED:
         return source, documents.missing_extra(inside, name)
@@ -267,7 +267,7 @@ def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
     if 0 < lines >= holes and not _OF_NO_TEXT.search(start):
         return None
     if name.endswith(".kvs"):
-        return f"{name} is no text; if it is a memory file, ask it with --memory {quoted(name)}."
+        return f"{name} is no text; if it is a memory file, ask it with --memory {quote(name)}."
     return (
         f"{name} is binary (a NUL at byte {0 if hole else start.index(0):,}); convert it to text "
         "first, or read it as it is with --text."
@@ -278,7 +278,7 @@ class DamagedError(SourceError):
     """Compressed data cannot be unpacked completely."""
 
 
-def damaged(name: str, kind: str, position: int, error: BaseException) -> str:
+def damage_of(name: str, kind: str, position: int, error: BaseException) -> str:
     if isinstance(error, EOFError):
         return f"{name} is damaged: its {kind} data ends before any text; fetch or pack it again."
     return (
@@ -287,7 +287,7 @@ def damaged(name: str, kind: str, position: int, error: BaseException) -> str:
     )
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name for an error message: short, and in quotes if it contains white space."""
     if len(name) > LONGEST_NAME:  # a text that was passed as a path
         name = f"{name[:LONGEST_NAME]}..."

@@ -20,7 +20,7 @@ class Patience:
 
     def __init__(self, name: str, size: int = 0) -> None:
         self.name = name
-        self.used = 0.0
+        self.seconds = 0.0
         self.size = size
 
     @property
@@ -29,9 +29,9 @@ class Patience:
         return SECONDS + self.size * SECONDS_PER_BYTE
 
     @property
-    def left(self) -> float:
+    def rest(self) -> float:
         """Remaining seconds."""
-        return max(self.limit - self.used, 0.0)
+        return max(self.limit - self.seconds, 0.0)
 
     def over(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """Yield blocks, and count the time of their conversion. Raises SourceError at its end."""
@@ -39,8 +39,8 @@ class Patience:
         while True:
             began = time.perf_counter()
             block = next(blocks, end)
-            self.used += time.perf_counter() - began
-            if not self.left:
+            self.seconds += time.perf_counter() - began
+            if not self.rest:
                 raise self.error()
             if block is end:
                 return
@@ -52,7 +52,7 @@ class Patience:
         def reading(size: int) -> bytes | None:
             began = time.perf_counter()
             data = read(size)
-            self.used -= time.perf_counter() - began
+            self.seconds -= time.perf_counter() - began
             return data
 
         return reading

@@ -35,7 +35,7 @@ def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[L
     """Yield lines, long ones in pieces; ``joined``: several lines without words as one."""
     texts: list[str] = []
     pieces: list[tuple[TextBlock, int, int]] = []
-    byte, number, source, held = 0, 1, -1, 0
+    byte, number, source, size = 0, 1, -1, 0
 
     def line() -> Line:
         return Line("".join(texts), tuple(pieces), byte, number + pieces[0][0].left_out)
@@ -44,20 +44,20 @@ def lines_of(blocks: Iterable[TextBlock], *, joined: bool = False) -> Iterator[L
         if block.source != source:
             if pieces:
                 yield line()
-            texts, pieces, number, source, held = [], [], 1, block.source, 0
+            texts, pieces, number, source, size = [], [], 1, block.source, 0
         offsets = None if block.widths is None and block.text.isascii() else block.offsets()
         begin = 0
-        for part in _joined(block.text, bool(pieces)) if joined else _cut(block.text):
+        for part in _cut_joined(block.text, bool(pieces)) if joined else _cut(block.text):
             if not pieces:
                 byte = block.start + begin if offsets is None else int(offsets[begin])
             texts.append(part)
             pieces.append((block, begin, begin + len(part)))
             begin += len(part)
-            held += len(part)
-            if part.endswith("\n") or held > LONGEST:
+            size += len(part)
+            if part.endswith("\n") or size > LONGEST:
                 yield line()
                 number += part.count("\n")
-                texts, pieces, held = [], [], 0
+                texts, pieces, size = [], [], 0
     if pieces:
         yield line()
 
@@ -67,7 +67,7 @@ def _cut(text: str) -> list[str]:
     return [f"{line}\n" for line in lines] + [rest] * bool(rest)
 
 
-def _joined(text: str, begun: bool) -> list[str]:
+def _cut_joined(text: str, begun: bool) -> list[str]:
     """Cut as `lines_of` if `joined`; ``begun``: the text continues a line."""
     first = text.find("\n") + 1 if begun else 0
     return [text[:first]] * bool(first) + _PARTS.findall(text, first)

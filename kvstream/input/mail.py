@@ -18,7 +18,7 @@ from email.parser import HeaderParser
 from typing import Any
 
 from kvstream.errors import SourceError
-from kvstream.input.document_lines import Piece, Read, Undecoded, decoded
+from kvstream.input.document_lines import Losses, Piece, Read, texts_of
 from kvstream.input.encodings import codec_of
 
 BLOCK = 64 * 1024
@@ -47,17 +47,17 @@ _OF_PAGES = ("text/css", "text/javascript")
 class _Multipart:
     boundary: bytes
     alternative: bool
-    given: bool = False
+    gave_text: bool = False
     """Whether one of its parts gave text, so that the other alternatives are left out."""
 
 
 class Mail:
     """The messages of a file or stream."""
 
-    def __init__(self, read: Read, name: str, undecoded: Undecoded, notes: list[str]) -> None:
+    def __init__(self, read: Read, name: str, losses: Losses, notes: list[str]) -> None:
         """`notes` gets one about the attachments, which are left out."""
         self._attachments = 0
-        self._name, self._undecoded, self._notes = name, undecoded, notes
+        self._name, self._losses, self._notes = name, losses, notes
         self._lines = _message(_lines(read))
         self._line = next(self._lines, b"").removeprefix(codecs.BOM_UTF8)
         """The next line; empty at the end of the file."""
@@ -83,16 +83,16 @@ class Mail:
             for _ in self._body():
                 pass  # what follows the last boundary
         if count := self._attachments:
-            told = "1 attachment was" if count == 1 else f"{count:,} attachments were"
-            self._notes.append(f"{self._name}: {told} left out.")
+            amount = "1 attachment was" if count == 1 else f"{count:,} attachments were"
+            self._notes.append(f"{self._name}: {amount} left out.")
 
     def _message(self, began: str = "") -> Iterator[list[Piece]]:
         headers = self._headers()
-        shown = {name: value for name in SHOWN if (value := _plain(str(headers.get(name, ""))))}
-        if "Date" not in shown and (date := re.search(r"\b\w{3} \w{3} {1,2}\d.*", began)):
-            shown["Date"] = date[0].strip()
-        place = ", ".join(shown[name] for name in ("Subject", "From", "Date") if name in shown)
-        head = "".join(f"{name}: {value}\n" for name, value in shown.items())
+        fields = {name: value for name in SHOWN if (value := _plain(str(headers.get(name, ""))))}
+        if "Date" not in fields and (date := re.search(r"\b\w{3} \w{3} {1,2}\d.*", began)):
+            fields["Date"] = date[0].strip()
+        place = ", ".join(fields[name] for name in ("Subject", "From", "Date") if name in fields)
+        head = "".join(f"{name}: {value}\n" for name, value in fields.items())
         yield [(f"{head}\n", place)] if head else []
         yield from self._entity(headers, place)
         yield [("\n", place)]
@@ -101,19 +101,19 @@ class Mail:
         kind, boundary = headers.get_content_type(), headers.get_boundary()
         whole = kind.partition("/")[0]
         inline = headers.get_content_disposition() != "attachment"
-        encoded = re.split(r"[\s;(]", str(headers.get("Content-Transfer-Encoding", "")).lower())[0]
-        if kind == "message/rfc822" and inline and encoded != "base64":
+        encoding = re.split(r"[\s;(]", str(headers.get("Content-Transfer-Encoding", "")).lower())[0]
+        if kind == "message/rfc822" and inline and encoding != "base64":
             yield from self._message()
         elif whole == "multipart" and boundary:
             yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
         elif whole in ("text", "multipart", "message") and inline and kind not in _OF_PAGES:
-            known = any(part.alternative and part.given for part in self._open)
+            known = any(part.alternative and part.gave_text for part in self._open)
             if not known or kind == "text/calendar":  # the time and place of an invitation
-                yield from self._text(headers, kind, place, encoded)
+                yield from self._text(headers, kind, place, encoding)
         else:
             self._attachments += 1
-            named = _plain(headers.get_filename() or kind)
-            yield [(f"[Attachment: {named}]\n", place)]
+            name = _plain(headers.get_filename() or kind)
+            yield [(f"[Attachment: {name}]\n", place)]
         for _ in self._body():
             pass
 
@@ -136,7 +136,7 @@ class Mail:
             for pieces in self._entity(self._headers(), place):
                 gave = gave or any(text.strip() for text, _ in pieces)
                 yield pieces
-            own.given = own.given or gave
+            own.gave_text = own.gave_text or gave
         if self._boundary() is own:
             self._next()
         self._open.remove(own)
@@ -144,10 +144,10 @@ class Mail:
     def _text(
         self, headers: Message, kind: str, place: str, encoding: str
     ) -> Iterator[list[Piece]]:
-        filled = filter(None, self._decoded(encoding))
+        parts = filter(None, self._content(encoding))
 
         def read(_: int) -> bytes:
-            return next(filled, b"")
+            return next(parts, b"")
 
         charset = headers.get_content_charset()
         charset = None if charset == "us-ascii" else charset  # many programs write it wrongly
@@ -159,16 +159,16 @@ class Mail:
                     f"{self._name} has a body in HTML, which needs lxml: install "
                     "kvstream[documents], or read the file as it is with --text."
                 ) from None
-            for found in html_parts(read, place, self._undecoded, charset):
-                yield [(text, place) for text, _ in found or ()]
+            for pieces in html_parts(read, place, self._losses, charset):
+                yield [(text, place) for text, _ in pieces or ()]
             return
         flowed = str(headers.get_param("format")).lower() == "flowed"
-        texts: Iterator[str] = (text or "" for text in decoded(read, self._undecoded, charset))
+        texts: Iterator[str] = (text or "" for text in texts_of(read, self._losses, charset))
         if flowed:
-            texts = _unflowed(texts, joined=str(headers.get_param("delsp")).lower() == "yes")
+            texts = _paragraphs(texts, joined=str(headers.get_param("delsp")).lower() == "yes")
         yield from ([(text, place)] for text in texts if text)
 
-    def _decoded(self, encoding: str) -> Iterator[bytes]:
+    def _content(self, encoding: str) -> Iterator[bytes]:
         rest, first, ended = b"", True, False
         for line in self._body():
             if (first or ended) and encoding == "base64" and _NOT_BASE64.search(line):
@@ -189,9 +189,9 @@ class Mail:
                 yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
             elif encoding in _UUENCODED:
                 yield _of_uuencode(line)
-            elif (begun := _BEGUN.match(line)) and _is_uuencode(self._line):
+            elif (match := _BEGUN.match(line)) and _is_uuencode(self._line):
                 self._attachments += 1
-                yield b"[Attachment: %s]\n" % begun[1].strip()
+                yield b"[Attachment: %s]\n" % match[1].strip()
                 for each in self._body():
                     if each.strip() == b"end":
                         break
@@ -201,17 +201,17 @@ class Mail:
             yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4))
 
     def _headers(self) -> Message:
-        found = b""
+        data = b""
         while self._line.strip() and _HEADER.match(self._line) and self._boundary() is None:
-            if len(found) < LONGEST_HEADERS:
-                found += self._line
+            if len(data) < LONGEST_HEADERS:
+                data += self._line
             self._next()
         if not self._line.strip() and self._line:
             self._next()
         try:
-            text = found.decode()
+            text = data.decode()
         except UnicodeDecodeError:
-            text = found.decode("cp1252", "replace")
+            text = data.decode("cp1252", "replace")
         return HeaderParser().parsestr(text)
 
     def _body(self) -> Iterator[bytes]:
@@ -268,10 +268,10 @@ def _message(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield first
         yield from lines
         return
-    left = int(first)
-    while left > 0 and (line := next(lines, b"")):
-        yield line[:left]
-        left -= len(line)
+    size = int(first)
+    while size > 0 and (line := next(lines, b"")):
+        yield line[:size]
+        size -= len(line)
 
 
 def _of_uuencode(line: bytes) -> bytes:
@@ -305,7 +305,7 @@ def _in_utf8(data: Any, charset: str | None) -> tuple[Any, str | None]:
     return data.decode(codec_of(charset) or "utf-8", "replace").encode(), "utf-8"
 
 
-def _unflowed(texts: Iterator[str], *, joined: bool) -> Iterator[str]:
+def _paragraphs(texts: Iterator[str], *, joined: bool) -> Iterator[str]:
     """Join the lines of each paragraph (RFC 3676); ``joined``: the space at an end is no text."""
     rest, last = "", -1  # the depth of quotes of a line that goes on; -1: none does
     for text in texts:

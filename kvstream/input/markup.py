@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from lxml import etree
 
 from kvstream.input.blocks import Heading
-from kvstream.input.document_lines import INDENT, Lines, Piece, Read, Undecoded, decoded
-from kvstream.input.numbering import written
+from kvstream.input.document_lines import INDENT, Lines, Losses, Piece, Read, texts_of
+from kvstream.input.numbering import numeral
 from kvstream.input.table_rows import Cell, count_of
 
 DEEPEST = 1000
@@ -63,37 +63,37 @@ _OPEN = re.compile(r"<!\[CDATA\[.*\Z|<!?(?:\[C?D?A?T?A?)?\Z", re.DOTALL)
 def html_parts(
     read: Read,
     heading: str = "",
-    undecoded: Undecoded | None = None,
+    losses: Losses | None = None,
     charset: str | None = None,
 ) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
     ``heading`` applies until the first heading of the page. The other arguments are those of
-    `decoded`.
+    `texts_of`.
     """
     target = _Page(heading)
-    parser, held, begun, of_xml = _parser(target), "", False, False
-    for text in decoded(read, undecoded or Undecoded(), charset):
+    parser, tail, begun, of_xml = _parser(target), "", False, False
+    for text in texts_of(read, losses or Losses(), charset):
         # The last block is not yielded yet: it may have only the end of the text.
         yield target.lines.take()
         if text is None:
             yield None
             continue
-        text, held = held + text, ""
+        text, tail = tail + text, ""
         begun, of_xml = begun or bool(text), of_xml or (not begun and _XML.search(text) is not None)
         if of_xml:
-            closed, end, rest = text.rpartition("]]>")
-            text = _CDATA.sub(lambda found: html.escape(found[1]), closed + end) + rest
+            head, end, rest = text.rpartition("]]>")
+            text = _CDATA.sub(lambda match: html.escape(match[1]), head + end) + rest
             if (open := _OPEN.search(text)) and len(open[0]) < LONGEST_HELD:
-                text, held = text[: open.start()], open[0]
+                text, tail = text[: open.start()], open[0]
         close = len(target.open) > DEEPEST
         if close and (tag := text.rfind("<")) > 0:  # do not split a tag
-            text, held = text[:tag], text[tag:] + held
+            text, tail = text[:tag], text[tag:] + tail
         parser.feed(_parsable(text))
         if close:
             parser.close()
             parser = _parser(target)
-    parser.feed(_parsable(held))
+    parser.feed(_parsable(tail))
     parser.close()
     yield target.lines.take(final=True)
 
@@ -119,7 +119,7 @@ class _Page:
         self.open: list[str] = []
         """The open tags."""
         self.lines = Lines(heading)
-        self._dropped = 0
+        self._drops = 0
         self._pre = 0
         self._reading = False
         self._raised = False
@@ -147,8 +147,8 @@ class _Page:
             tag = f"h{level}" if role == "heading" else _ROLES.get(role, tag)
         self.open.append(tag)
         if tag in _DROPPED:
-            self._dropped += 1
-        if self._dropped:
+            self._drops += 1
+        if self._drops:
             return
         if tag in _READINGS or tag == "rb":
             self._reading = tag != "rb"
@@ -186,8 +186,8 @@ class _Page:
 
     def end(self, _: str) -> None:
         tag = self.open.pop()
-        if self._dropped:
-            self._dropped -= tag in _DROPPED
+        if self._drops:
+            self._drops -= tag in _DROPPED
             return
         if tag in _READINGS or tag == "ruby":
             self._reading = False
@@ -218,7 +218,7 @@ class _Page:
             if self._lists and self._lists[-1][0]:
                 form, number = self._lists[-1]
                 number = count_of(attributes.get("value")) if "value" in attributes else number
-                self._number = f"{written(number, form)}. "
+                self._number = f"{numeral(number, form)}. "
                 self._lists[-1] = form, number + 1
             return
         hidden = (
@@ -242,12 +242,12 @@ class _Page:
             self.lines.begin_cell(Cell("", columns, rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:
-        if self._dropped or self._reading:
+        if self._drops or self._reading:
             return
         text = text.replace("\u00ad", "")
         if self._pre:
             begins = _INDENTED if self._last in ("", "\n") else _INDENTED_LATER
-            text = begins.sub(lambda found: INDENT * len(found[0].expandtabs(4)), text)
+            text = begins.sub(lambda match: INDENT * len(match[0].expandtabs(4)), text)
         else:
             text = _SPACE.sub(" ", text)
         if self._raised and EXPONENT.match(text):  # of a note or a power, and not of 1st

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import BlockDecoder
-from kvstream.input.inspection import Inspected
+from kvstream.input.inspection import OneSource
 from kvstream.input.source import shown_name
 from kvstream.input.terminal import ControlFilter
 
@@ -23,7 +23,7 @@ class Messages:
         self.notes: list[str] = []
         """Messages that are no reason to doubt an answer."""
         self._encodings: list[tuple[str, str]] = []
-        self._damaged: list[tuple[Inspected, SourceError]] = []
+        self._damage: list[tuple[OneSource, SourceError]] = []
         self._files: dict[str, int] = {}
         """Number of files in base64, by name of the source."""
         self._nuls: dict[str, tuple[int, int]] = {}
@@ -34,29 +34,29 @@ class Messages:
         """Reasons why an answer may be wrong; complete when everything was read."""
         return [*self.general, *self._about_encodings(), *self.about_damage()]
 
-    def encoded(self, name: str, encoding: str) -> None:
+    def encoding(self, name: str, encoding: str) -> None:
         """Record a source that is not UTF-8."""
         self._encodings.append((shown_name(name), encoding))
 
-    def damaged(self, source: Inspected, error: SourceError) -> None:
+    def damage(self, source: OneSource, error: SourceError) -> None:
         """Record a file of a folder that cannot be read, or not to its end."""
         source.problem = str(error)
-        self._damaged.append((source, error))
+        self._damage.append((source, error))
 
-    def ended_early(self, source: Inspected, message: str) -> None:
+    def ended_early(self, source: OneSource, message: str) -> None:
         """Warn that a source was not read to its end."""
         source.problem = message
         self.general.append(message)
 
-    def replaced(self, name: str, decoder: BlockDecoder, base: int) -> None:
+    def replacements(self, name: str, decoder: BlockDecoder, base: int) -> None:
         """Warn of bytes that a decoder replaced in a source that begins at byte `base`."""
-        if decoder.first_replaced is None:
+        if decoder.first_invalid is None:
             return
-        place, encoding = f"byte {decoder.first_replaced - base:,}.", decoder.encoding.upper()
-        told = f"1 byte is not {encoding} and was replaced, at {place}"
-        if (count := decoder.replaced) > 1:
-            told = f"{count:,} bytes are not {encoding} and were replaced, the first at {place}"
-        self.general.append(f"{shown_name(name)}: {told}")
+        place, encoding = f"byte {decoder.first_invalid - base:,}.", decoder.encoding.upper()
+        text = f"1 byte is not {encoding} and was replaced, at {place}"
+        if (count := decoder.invalid) > 1:
+            text = f"{count:,} bytes are not {encoding} and were replaced, the first at {place}"
+        self.general.append(f"{shown_name(name)}: {text}")
 
     def nuls(self, name: str, controls: ControlFilter, base: int) -> None:
         """Record how many NULs and files of a source, which begins at byte `base`, were skipped."""
@@ -84,19 +84,19 @@ class Messages:
         if len(self._encodings) <= TOLD:
             return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
         counts = Counter(encoding for _, encoding in self._encodings).most_common()
-        told = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
-        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
+        parts = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
+        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {parts}."]
 
     def about_damage(self) -> list[str]:
         """Return messages about files in folders that failed: those read in part, and others."""
-        failed: defaultdict[str, list[SourceError]] = defaultdict(list)
-        partly: defaultdict[str, list[tuple[Inspected, SourceError]]] = defaultdict(list)
-        for source, error in self._damaged:
+        failures: defaultdict[str, list[SourceError]] = defaultdict(list)
+        partly: defaultdict[str, list[tuple[OneSource, SourceError]]] = defaultdict(list)
+        for source, error in self._damage:
             if source.gave_text:
                 partly[source.folder].append((source, error))
             else:
-                failed[source.folder].append(error)
-        told: list[str] = []
+                failures[source.folder].append(error)
+        messages: list[str] = []
         for folder, some in partly.items():
             only = f"{len(some):,} files in {folder} were read only in part"
             each = (
@@ -104,9 +104,9 @@ class Messages:
                 f"{shown_name(source.name)} were read: {error}"
                 for source, error in some
             )
-            told += each if len(some) <= TOLD else [f"{only} (the first: {some[0][1]})"]
-        return told + [
+            messages += each if len(some) <= TOLD else [f"{only} (the first: {some[0][1]})"]
+        return messages + [
             f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
             f"(the first: {errors[0]})"
-            for folder, errors in failed.items()
+            for folder, errors in failures.items()
         ]

@@ -53,7 +53,7 @@ class Notebook:
         """`notes` gets what is left out."""
         self._name, self._notes = name, notes
         self._json = stream_of(_with_short_strings(read))
-        self._pictures = self._files = self._others = self._cut = self._cells = self._held = 0
+        self._pictures = self._files = self._others = self._cut = self._cells = self._size = 0
         self._heading = Heading("")
         self._kind, self._level = "", 1
         self._source: list[str] = []
@@ -69,14 +69,14 @@ class Notebook:
                     self._source, self._outputs = [], []
                     self._kind, self._level = "", 1
                     self._cells += 1
-                    self._held = 0
+                    self._size = 0
                 elif event == "end_map" and path == "cells.item":
                     yield self._cell()
                 elif event == "end_map" and path == "cells.item.outputs.item":
-                    self._outputs.append(self._shown())
+                    self._outputs.append(self._output_text())
                 elif event in ("string", "number"):
                     self._take(path.removesuffix(".item"), str(value))
-                    if self._held > LONGEST_CELL:
+                    if self._size > LONGEST_CELL:
                         yield self._long_outputs()
         except ijson.JSONError as error:
             raise unreadable(self._name, "notebook", error) from error
@@ -114,8 +114,8 @@ class Notebook:
 
     def _hold(self, texts: list[str], value: str) -> None:
         """Add to the texts of the open cell, unless it is too long already."""
-        if self._held <= LONGEST_CELL:
-            self._held += len(value)
+        if self._size <= LONGEST_CELL:
+            self._size += len(value)
             texts.append(value)
         elif texts and not texts[-1].endswith(CUT):
             self._cut += 1
@@ -125,7 +125,7 @@ class Notebook:
         """Return the outputs so far of a cell that is too long to be held until it ends."""
         plain = self._output.get(_TEXTS[0], [])
         text = "".join([*self._outputs, *plain])
-        self._held -= len(text)
+        self._size -= len(text)
         self._outputs.clear()
         plain.clear()
         return [(text, self._place)] if text else []
@@ -139,19 +139,19 @@ class Notebook:
         source = self._without_pictures("".join(self._source)).strip("\n")
         if self._kind == "heading":  # of format 3
             source = f"{'#' * self._level} {source}"
-        shown = "".join(self._outputs).strip("\n")
-        text = f"{source}\n\nOutput:\n{shown}\n\n" if shown else f"{source}\n\n"
+        output = "".join(self._outputs).strip("\n")
+        text = f"{source}\n\nOutput:\n{output}\n\n" if output else f"{source}\n\n"
         pieces, at = [], 0
         if self._kind in ("markdown", "heading"):
-            prose = _FENCE.sub(lambda found: " " * len(found[0]), source)
-            for found in _HEADING.finditer(prose):
-                pieces.append((text[at : found.start()], self._place))
-                at, title = found.start(), found[2].strip("# ")[:200]
-                self._heading = Heading(title, len(found[1]))
+            prose = _FENCE.sub(lambda match: " " * len(match[0]), source)
+            for match in _HEADING.finditer(prose):
+                pieces.append((text[at : match.start()], self._place))
+                at, title = match.start(), match[2].strip("# ")[:200]
+                self._heading = Heading(title, len(match[1]))
         pieces.append((text[at:], self._place))
         return [piece for piece in pieces if piece[0].strip()]
 
-    def _shown(self) -> str:
+    def _output_text(self) -> str:
         """Return the text of an output, and count what it has besides."""
         output, self._output = self._output, {}
         self._pictures += sum(kind.startswith("image/") for kind in output)
@@ -173,10 +173,10 @@ class Notebook:
         return f"{text}\n" if text else ""
 
     def _without_pictures(self, text: str) -> str:
-        kinds = [found[1] for found in _FILE.finditer(text)]
+        kinds = [match[1] for match in _FILE.finditer(text)]
         self._pictures += kinds.count("image")
         self._files += len(kinds) - kinds.count("image")
-        return _FILE.sub(lambda found: "picture" if found[1] else "file", text)
+        return _FILE.sub(lambda match: "picture" if match[1] else "file", text)
 
 
 def _events(json: PeekedStream) -> Iterator[tuple[str, str, Any]]:
@@ -202,8 +202,8 @@ def _with_short_strings(read: Read) -> Iterator[bytes]:
         ended = not (data := read(BLOCK) or b"")
         tokens, rest = _TOKEN.finditer(rest + decoder.decode(data, ended)), ""
         short = []
-        for found in tokens:
-            token = found[0]
+        for match in tokens:
+            token = match[0]
             escape = token[0] == "\\"
             if escape and not ended and len(token) < (6 if token[1:2] == "u" else 2):
                 rest = token
@@ -211,8 +211,8 @@ def _with_short_strings(read: Read) -> Iterator[bytes]:
                 short.append(f"{CUT}{token}" if length > LONGEST_STRING else token)
                 length = 0 if length < 0 else -1
             elif length < 0:
-                begun = None if ended else _BEGUN.search(token)
-                rest = begun[0] if begun else ""
+                start = None if ended else _BEGUN.search(token)
+                rest = start[0] if start else ""
                 short.append(_NO_NUMBER.sub("null", token[: len(token) - len(rest)]))
             else:
                 room = max(LONGEST_STRING - length, 0)

@@ -13,7 +13,7 @@ _NAMES = {"w": "http://schemas.openxmlformats.org/wordprocessingml/2006/main"}
 _WORD = f"{{{_NAMES['w']}}}"
 
 
-def written(number: int, form: str) -> str:
+def numeral(number: int, form: str) -> str:
     """Return a number in a form of DOCX, or of HTML: 1, a, A, i, I. Others are digits."""
     if form in ("i", "I", "lowerRoman", "upperRoman") and 0 < number < 4000:
         text = ""
@@ -57,8 +57,8 @@ class Numbering:
         for style in _all(styles, "style"):
             own, name = _id(style, "styleId"), _value(style, "pPr/w:numPr/w:numId")
             levels = self._levels.get(name, {})
-            linked = (at for at, level in levels.items() if _value(level, "pStyle") == own)
-            self.styles[own] = name, next(linked, _value(style, "pPr/w:numPr/w:ilvl") or "0")
+            places = (at for at, level in levels.items() if _value(level, "pStyle") == own)
+            self.styles[own] = name, next(places, _value(style, "pPr/w:numPr/w:ilvl") or "0")
 
     def next(self, name: str, at: str) -> str:
         """Count one more paragraph of a list, and return its number; empty for a bullet."""
@@ -77,8 +77,8 @@ class Numbering:
             return ""
         forms = {str(k + 1): _value(levels.get(str(k)), "numFmt") for k in range(own + 1)}
 
-        def number(found: re.Match[str]) -> str:
-            return written(counts.get(int(found[1]) - 1, 0), forms.get(found[1], ""))
+        def number(match: re.Match[str]) -> str:
+            return numeral(counts.get(int(match[1]) - 1, 0), forms.get(match[1], ""))
 
         return re.sub(r"%(\d)", number, _value(level, "lvlText")).strip()
 
@@ -92,8 +92,8 @@ def _id(element: Any, name: str) -> str:
 
 
 def _value(element: Any, path: str) -> str:
-    found = None if element is None else element.find(f"w:{path}", _NAMES)
-    return "" if found is None else found.get(f"{_WORD}val") or ""
+    child = None if element is None else element.find(f"w:{path}", _NAMES)
+    return "" if child is None else child.get(f"{_WORD}val") or ""
 
 
 def _whole(text: str) -> int:

@@ -55,13 +55,13 @@ def stretches(source: Source, count: int) -> list[Stretch]:
         if block.place is None:
             lines += block.text.count("\n")
     begins = np.array([begin for begin, _, _ in places])
-    wanted = [round(size * part / count) for part in range(1, count)]
-    nearest = {int(np.abs(begins - byte).argmin()) for byte in wanted}
-    chosen = [places[i] for i in sorted({0, *nearest})]
-    ends = [*(begin for begin, _, _ in chosen[1:]), None]
+    targets = [round(size * part / count) for part in range(1, count)]
+    nearest = {int(np.abs(begins - byte).argmin()) for byte in targets}
+    cuts = [places[i] for i in sorted({0, *nearest})]
+    ends = [*(begin for begin, _, _ in cuts[1:]), None]
     return [
-        Stretch(number, len(chosen), begin, end, index, above)
-        for number, ((begin, index, above), end) in enumerate(zip(chosen, ends, strict=True), 1)
+        Stretch(number, len(cuts), begin, end, index, above)
+        for number, ((begin, index, above), end) in enumerate(zip(cuts, ends, strict=True), 1)
     ]
 
 
@@ -69,19 +69,19 @@ def _places(
     block: TextBlock, offsets: np.ndarray, first: int, lines: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield a cut place for every window of a block: (byte, source, newlines before it)."""
-    text, counted = block.text, 0
+    text, last = block.text, 0
     while True:
         char = int(np.searchsorted(offsets, first))
         if char >= len(text):
             return
         stop = int(np.searchsorted(offsets, first + WINDOW))
         for mark in ("\n", " "):
-            if 0 <= (found := text.find(mark, char, stop)) < len(text) - 1:
-                char = found + 1
+            if 0 <= (at := text.find(mark, char, stop)) < len(text) - 1:
+                char = at + 1
                 break
         if block.place is None:
-            lines += text.count("\n", counted, char)
-            counted = char
+            lines += text.count("\n", last, char)
+            last = char
         begin = int(offsets[char])
         yield begin, block.source, lines
         first = begin + WINDOW

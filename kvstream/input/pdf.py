@@ -45,10 +45,10 @@ class _Worker:
         """Return the response to a request, as `pdf_worker` describes it. Raises SourceError."""
         path, patience = pdf.path, pdf.patience
         with self._lock:
-            process = self._started()
+            process = self._running()
             assert process.stdin is not None
             assert process.stdout is not None
-            late = threading.Timer(max(patience.left, 0.1), process.kill)
+            late = threading.Timer(max(patience.rest, 0.1), process.kill)
             late.daemon = True
             late.start()
             began = time.perf_counter()
@@ -64,27 +64,27 @@ class _Worker:
                 raise
             finally:
                 late.cancel()
-                patience.used += time.perf_counter() - began
+                patience.seconds += time.perf_counter() - began
             if not line:
                 self._end()
-                if not patience.left:
+                if not patience.rest:
                     raise patience.error()
                 raise SourceError(
                     f"{path} cannot be read as PDF: converting page {number + 1:,} takes too much "
                     "memory or crashes the PDF library. Convert it to text first."
                 )
-        if not patience.left:
+        if not patience.rest:
             raise patience.error()
-        count, told = json.loads(line)
+        count, content = json.loads(line)
         if count is None:
-            if told == pdf_worker.CHANGED:
+            if content == pdf_worker.CHANGED:
                 raise SourceError(f"{path} changed while it was read; read it again.")
-            if "password" in told.lower():
+            if "password" in content.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
-            raise unreadable(path, "PDF", told)
-        return count, [(_plain(text), *rest) for text, *rest in told]
+            raise unreadable(path, "PDF", content)
+        return count, [(_plain(text), *rest) for text, *rest in content]
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = subprocess.Popen(
@@ -142,9 +142,9 @@ class Pdf:
         """The pages around the one that is yielded next."""
         left_out: Counter[str] = Counter()
         ahead: deque[tuple[str, bool, bool]] = deque()
-        damaged: list[int] = []
+        missing: list[int] = []
         count, read = 1, 0
-        number = empty = doubted = 0
+        number = empty = doubts = 0
         while number < count:
             while read < count and read <= number + NEAR:
                 if not ahead:
@@ -152,9 +152,9 @@ class Pdf:
                     ahead.extend(texts)
                 if ahead:
                     page, doubtful, lost = ahead.popleft()
-                    damaged += [read + 1] * lost
+                    missing += [read + 1] * lost
                     near.append(_Page(page))
-                    doubted += doubtful
+                    doubts += doubtful
                     read += 1
             if not near:
                 return
@@ -162,23 +162,23 @@ class Pdf:
             others = [(i - at, page.edges) for i, page in enumerate(near) if i != at]
             within = set().union(*(page.within for page in near))
             text = near[at].without(others, within, left_out)
-            empty += not text.strip() and number + 1 not in damaged
+            empty += not text.strip() and number + 1 not in missing
             yield Part(text + "\n", number + 1, (number + 1) / count)
             if number >= NEAR:
                 near.popleft()
             number += 1
-        if len(damaged) == count:
+        if len(missing) == count:
             raise unreadable(self.path, "PDF", "no page can be loaded")
-        if damaged:
-            which = ", ".join(map(str, damaged[:NAMED])) + ", ..." * (len(damaged) > NAMED)
-            told = f"page {which} is" if len(damaged) == 1 else f"pages {which} are"
-            self.warnings.append(f"{self.path}: {told} damaged, and missing.")
+        if missing:
+            which = ", ".join(map(str, missing[:NAMED])) + ", ..." * (len(missing) > NAMED)
+            pages = f"page {which} is" if len(missing) == 1 else f"pages {which} are"
+            self.warnings.append(f"{self.path}: {pages} damaged, and missing.")
         notes = []
         if left_out:
             lines = f"{left_out.total():,} running headers, footers and page numbers"
             notes.append(f"{lines} were left out.")
-        if doubted:
-            notes.append(f"the order of the columns is doubtful on {doubted:,} of {count:,} pages.")
+        if doubts:
+            notes.append(f"the order of the columns is doubtful on {doubts:,} of {count:,} pages.")
         if 0 < empty < count:
             scans = "if these are scans, run OCR first"
             notes.append(f"{empty:,} of {count:,} pages without text; {scans}.")
@@ -188,13 +188,13 @@ class Pdf:
 class _Page:
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
-        self._filled = [i for i, line in enumerate(self.lines) if line.strip()]
-        ends = {*self._filled[:EDGE], *self._filled[-EDGE:]}
+        self._places = [i for i, line in enumerate(self.lines) if line.strip()]
+        ends = {*self._places[:EDGE], *self._places[-EDGE:]}
         self.edges: dict[str, list[list[int]]] = {}
         """Numbers of the lines at top and bottom, by their shapes without numbers."""
         for i in ends:
             self.edges.setdefault(_shape(self.lines[i]), []).append(_numbers(self.lines[i]))
-        self.within = {_shape(self.lines[i]) for i in self._filled[EDGE:-EDGE]}
+        self.within = {_shape(self.lines[i]) for i in self._places[EDGE:-EDGE]}
         """Shapes of the lines between them."""
 
     def without(
@@ -205,17 +205,17 @@ class _Page:
     ) -> str:
         """Return the text without lines at its edges that at least REPEATED other pages, so many
         pages away, have there. A line of which the shape is `within` a page is text."""
-        dropped: set[int] = set()
-        for side in (self._filled[:EDGE], self._filled[: -EDGE - 1 : -1]):
+        extras: set[int] = set()
+        for side in (self._places[:EDGE], self._places[: -EDGE - 1 : -1]):
             for index in side:
                 shape = _shape(self.lines[index])
-                if shape in within or _repeated(self.lines[index], shape, others) < REPEATED:
+                if shape in within or _pages_with(self.lines[index], shape, others) < REPEATED:
                     break
-                dropped.add(index)
-        if len(dropped) == len(self._filled):  # the page has no other lines
+                extras.add(index)
+        if len(extras) == len(self._places):  # the page has no other lines
             return "\n".join(self.lines)
-        left_out.update(_shape(self.lines[index]) for index in dropped)
-        return "\n".join(line for i, line in enumerate(self.lines) if i not in dropped)
+        left_out.update(_shape(self.lines[index]) for index in extras)
+        return "\n".join(line for i, line in enumerate(self.lines) if i not in extras)
 
 
 _NUMBER = re.compile(r"\d+|\b[ivxlc]+\b")
@@ -229,7 +229,7 @@ def _numbers(line: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d{1,18}", line)]
 
 
-def _repeated(line: str, shape: str, others: list[tuple[int, dict[str, list[list[int]]]]]) -> int:
+def _pages_with(line: str, shape: str, others: list[tuple[int, dict[str, list[list[int]]]]]) -> int:
     """Return how many pages have a line. Its numbers are the same, or grow with the pages."""
     own = _numbers(line)
     return sum(
@@ -248,8 +248,8 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _whole(found: re.Match[str]) -> str:
+def _whole(match: re.Match[str]) -> str:
     """Return the two sides of a hyphen at the end of a line; with it, unless it divides a word."""
-    before, after = found.groups()
+    before, after = match.groups()
     divides = before.isalpha() and after.isalpha() and not (before.islower() and after.isupper())
     return before + after if divides else f"{before}-{after}"

@@ -75,7 +75,7 @@ def state_of(path: str | os.PathLike[str]) -> list[int]:
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
-def _limited() -> None:
+def _set_limits() -> None:
     if sys.platform == "win32":
         return
     import resource
@@ -118,12 +118,12 @@ class _Row:
 
     def free(self) -> list[Range]:
         """Return the ranges from left to right without text."""
-        found, reach = [], -math.inf
+        ranges, reach = [], -math.inf
         for left, _, right, _ in sorted(self.boxes):
             if left > reach:
-                found.append((reach, left))
+                ranges.append((reach, left))
             reach = max(reach, right)
-        return [*found, (reach, math.inf)]
+        return [*ranges, (reach, math.inf)]
 
     def within(self, left: float, right: float) -> Box | None:
         """Return the box around the text of a column."""
@@ -185,7 +185,7 @@ def _common(some: list[Range], others: list[Range], width: float) -> list[Range]
     return [each for each in both if each[1] - each[0] >= width]
 
 
-class _Turned:
+class _TurnedText:
     """The text of a page on which it runs upward or downward, as if it were upright."""
 
     def __init__(self, words: Any, *, up: bool) -> None:
@@ -216,10 +216,10 @@ def _upright(words: Any) -> Any:
     angles = [math.degrees(FPDFText_GetCharAngle(words, at)) for at in sample]
     for up, angle in ((True, 270), (False, 90)):
         if 2 * sum(abs(each - angle) < 45 for each in angles) > len(angles):
-            turned = _Turned(words, up=up)
+            text = _TurnedText(words, up=up)
             few = words.count_rects() <= MOST_BOXES
-            same = few and _letters(turned.get_text_bounded()) == _letters(words.get_text_bounded())
-            return turned if same else words
+            same = few and _letters(text.get_text_bounded()) == _letters(words.get_text_bounded())
+            return text if same else words
     return words
 
 
@@ -281,16 +281,16 @@ def _page_text(words: Any) -> tuple[str, bool]:
     for (_, columns, between), (top, bottom) in zip(
         areas, pairwise([math.inf, *ends, -math.inf]), strict=True
     ):
-        ordered = columns[::-1] if from_right else columns
-        cells = [_inside(words, (left, bottom, right, top)) for left, right in ordered]
+        order = columns[::-1] if from_right else columns
+        cells = [_inside(words, (left, bottom, right, top)) for left, right in order]
         parts.append((cells, between))
-    found = "".join(cell for cells, _ in parts for cell in cells)
-    if _letters(found) != _letters(text):
+    whole = "".join(cell for cells, _ in parts for cell in cells)
+    if _letters(whole) != _letters(text):
         return text, True
-    return "\n".join(_written(cells, between) for cells, between in parts), doubtful
+    return "\n".join(_text_of(cells, between) for cells, between in parts), doubtful
 
 
-def _written(cells: list[str], between: str) -> str:
+def _text_of(cells: list[str], between: str) -> str:
     """Return the text of columns, or of the cells of a row with separators `between` them."""
     if between == " |":
         cells = [" ".join(cell.split()) for cell in cells]
@@ -365,26 +365,26 @@ def _raised(words: Any, before: int, at: int) -> bool:
     return heights[1] < SMALLER * heights[0] and lines[1] - lines[0] > RAISED * heights[0]
 
 
-def _filled_in(document: Any, page: Any) -> list[str]:
+def _annotations(document: Any, page: Any) -> list[str]:
     """Return what was written on a page: values of form fields, text boxes and comments."""
     from pypdfium2 import raw
 
-    found: list[str] = []
+    texts: list[str] = []
     for index in range(min(raw.FPDFPage_GetAnnotCount(page), MOST_MARKS)):
         mark = raw.FPDFPage_GetAnnot(page, index)
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind in (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT):
             text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             comment = kind == raw.FPDF_ANNOT_TEXT and text
-            found.append(f"[Comment: {text}]" if comment else text)
+            texts.append(f"[Comment: {text}]" if comment else text)
         elif kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
             field = document.formenv, mark
             value = _string(raw.FPDFAnnot_GetFormFieldValue, *field)
             name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, *field)
             name = name or _string(raw.FPDFAnnot_GetFormFieldName, *field).rpartition(".")[2]
-            found.append(f"{name}: {value}" if value not in ("", "Off") else "")
+            texts.append(f"{name}: {value}" if value not in ("", "Off") else "")
         raw.FPDFPage_CloseAnnot(mark)
-    return [*filter(None, found)]
+    return [*filter(None, texts)]
 
 
 def _string(read: Any, *of: Any) -> str:
@@ -394,21 +394,21 @@ def _string(read: Any, *of: Any) -> str:
     size = read(*of, None, 0)
     if not 2 < size <= ENOUGH:
         return ""
-    held = ctypes.create_string_buffer(size)
-    read(*of, ctypes.cast(held, ctypes.POINTER(FPDF_WCHAR)), size)
-    return " ".join(held.raw[: size - 2].decode("utf-16-le", "replace").split())
+    buffer = ctypes.create_string_buffer(size)
+    read(*of, ctypes.cast(buffer, ctypes.POINTER(FPDF_WCHAR)), size)
+    return " ".join(buffer.raw[: size - 2].decode("utf-16-le", "replace").split())
 
 
 def _bookmarks(document: Any) -> list[tuple[str, int, int]]:
     """Return title, level (from 0) and page (from 1) of the bookmarks that name a page."""
-    found: list[tuple[str, int, int]] = []
+    bookmarks: list[tuple[str, int, int]] = []
     for mark in islice(document.get_toc(), MOST_BOOKMARKS):
         dest = mark.get_dest()
         page = None if dest is None else dest.get_index()
         with contextlib.suppress(UnicodeDecodeError):  # a damaged title
             if page is not None and (title := mark.get_title()).strip():
-                found.append((title, mark.level, page + 1))
-    return found
+                bookmarks.append((title, mark.level, page + 1))
+    return bookmarks
 
 
 def main() -> None:
@@ -416,18 +416,18 @@ def main() -> None:
     # Redirect the output of libraries, so that it does not mix with the responses.
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    _limited()
+    _set_limits()
     import pypdfium2
 
-    asked: tuple[str, list[int]] | None = None
+    current: tuple[str, list[int]] | None = None
     document: Any = None
     for line in sys.stdin:
         path, state, number, most = json.loads(line)
         try:
-            if asked != (path, state):
+            if current != (path, state):
                 if document is not None:
                     document.close()
-                asked = document = None
+                current = document = None
                 document = pypdfium2.PdfDocument(path)
                 if document.get_formtype():
                     document.init_forms()
@@ -435,7 +435,7 @@ def main() -> None:
                 # some network file systems change a file's inode number later.
                 if state_of(path)[2:] != state[2:]:
                     raise ValueError(CHANGED)
-                asked = path, state
+                current = path, state
             texts: list[tuple[str, bool, bool]] = []
             while 0 <= number < len(document) - len(texts) and len(texts) < most:
                 try:
@@ -447,7 +447,7 @@ def main() -> None:
                     continue
                 text, doubtful = _page_text(words)
                 text = _with_marks(words, text)
-                parts = [*filter(None, [text]), *_filled_in(document, page)]
+                parts = [*filter(None, [text]), *_annotations(document, page)]
                 texts.append(("\n".join(parts), doubtful, False))
                 words.close()
                 page.close()
@@ -456,7 +456,7 @@ def main() -> None:
             answer: list[Any] = [len(document), texts if number >= 0 else _bookmarks(document)]
             if number + len(texts) >= len(document):
                 document.close()
-                asked = document = None
+                current = document = None
         except Exception as error:  # any problem with the file
             answer = [None, str(error) or type(error).__name__]
         out.write(json.dumps(answer) + "\n")

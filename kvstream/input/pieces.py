@@ -16,7 +16,7 @@ from kvstream.input import documents, formats
 from kvstream.input.blocks import Part
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import COMPRESSED, SNIFF, PeekedStream
-from kvstream.input.inspection import DamagedError, Inspected, damaged, not_text, without_hole
+from kvstream.input.inspection import DamagedError, OneSource, damage_of, not_text, without_hole
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
@@ -37,15 +37,15 @@ class SourcePieces:
     follow: Follow | None
     large: bool = False
     """Whether pieces are of LARGE bytes."""
-    followed: FollowedFile | None = None
-    _opened: PeekedStream | None = None
+    followed_file: FollowedFile | None = None
+    _stream: PeekedStream | None = None
 
     @property
-    def taken(self) -> int:
+    def offset(self) -> int:
         """Bytes of the open source so far, as they are stored; 0 if none is open."""
-        return 0 if self._opened is None else self._opened.taken
+        return 0 if self._stream is None else self._stream.offset
 
-    def of(self, source: Inspected) -> Generator[bytes | Part, None, None]:
+    def of(self, source: OneSource) -> Generator[bytes | Part, None, None]:
         """Yield a source in pieces, empty at a pause, or as parts."""
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
@@ -55,7 +55,7 @@ class SourcePieces:
             except SourceError as error:
                 if not source.folder:
                     raise
-                self.messages.damaged(source, error)
+                self.messages.damage(source, error)
             return
         name = shown_name(source.name)
         try:
@@ -73,11 +73,11 @@ class SourcePieces:
                 suffix = "" if source.path is None else source.path.suffix.lower()
                 text = kind == "plain" and not as_it_is
                 if text and suffix in (".pdf", ".epub", ".docx"):
-                    told = f"{name} is no {suffix[1:].upper()}; it is read as text."
-                    self.messages.general.append(told)
+                    message = f"{name} is no {suffix[1:].upper()}; it is read as text."
+                    self.messages.general.append(message)
                 if text and (form := formats.other_captions(head.look())):
-                    told = "which are read as text with their codes; save them as WebVTT first."
-                    self.messages.general.append(f"{name} has captions in {form}, {told}")
+                    message = "which are read as text with their codes; save them as WebVTT first."
+                    self.messages.general.append(f"{name} has captions in {form}, {message}")
                 file = source.path is not None and source.path.is_file()
                 fill = file and not source.followed and kind == "plain"
                 plain = self._plain(head, kind, source, as_it_is=as_it_is, fill=fill)
@@ -94,23 +94,23 @@ class SourcePieces:
         except DamagedError as error:
             if not source.folder:
                 raise
-            self.messages.damaged(source, error)
+            self.messages.damage(source, error)
         except OSError as error:
             failure = SourceError(f"{name} cannot be read: {error.strerror or error}.")
             if not source.folder:
                 raise failure from error
-            self.messages.damaged(source, failure)
+            self.messages.damage(source, failure)
         finally:
-            self._opened = None
+            self._stream = None
 
-    def _warn_if_cut(self, source: Inspected, path: Path, size: int) -> None:
+    def _warn_if_cut(self, source: OneSource, path: Path, size: int) -> None:
         """Warn of a file that has become shorter than its size at first. Files of the kernel have
         a size that says nothing, but it stays."""
-        if self.taken < size and path.exists() and path.stat().st_size < size:
+        if self.offset < size and path.exists() and path.stat().st_size < size:
             self.messages.ended_early(
                 source,
                 f"{shown_name(source.name)} was cut while it was read: of {size:,} bytes, "
-                f"{self.taken:,} were read.",
+                f"{self.offset:,} were read.",
             )
 
     def _document(self, kind: str, head: PeekedStream, name: str) -> Iterator[bytes | Part]:
@@ -123,11 +123,11 @@ class SourcePieces:
             yield part or b""
 
     def _plain(
-        self, head: PeekedStream, kind: str, source: Inspected, *, as_it_is: bool, fill: bool
+        self, head: PeekedStream, kind: str, source: OneSource, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
         """Unpack ``head``; ``fill`` the first piece, to guess its encoding. Raises SourceError."""
         name = shown_name(source.name)
-        read = formats.decompressed(head, kind, name)
+        read = formats.decompressor(head, kind, name)
         damage, limit = formats.damage_errors() if kind in COMPRESSED else (), self.max_unpacked
         position, start, hole, size = 0, b"", 0, LARGE if self.large else BLOCK
         while True:
@@ -138,7 +138,7 @@ class SourcePieces:
                     continue
             except EOFError as error:
                 if not position:
-                    raise DamagedError(damaged(name, kind, 0, error)) from error
+                    raise DamagedError(damage_of(name, kind, 0, error)) from error
                 self.messages.ended_early(
                     source,
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
@@ -146,7 +146,7 @@ class SourcePieces:
                 )
                 return
             except damage as error:
-                raise DamagedError(damaged(name, kind, position, error)) from error
+                raise DamagedError(damage_of(name, kind, position, error)) from error
             if fill and not position:
                 while len(data) < size and (more := read(size - len(data))):
                     data += more
@@ -168,11 +168,11 @@ class SourcePieces:
             yield data
 
     @contextmanager
-    def _open(self, source: Inspected) -> Iterator[PeekedStream]:
+    def _open(self, source: OneSource) -> Iterator[PeekedStream]:
         """Open a source. Streams of the caller are not closed."""
         stream: Any = source.stream if source.stream is not None else self.stdin
         if source.followed and source.path is not None and self.follow is not None:
-            stream = self.followed = FollowedFile(source.path, self.follow)
+            stream = self.followed_file = FollowedFile(source.path, self.follow)
         elif source.path is not None:
             stream = source.path.open("rb")
         elif isinstance(stream, bytes):
@@ -181,5 +181,5 @@ class SourcePieces:
             raise SourceError("Standard input is closed; name a file instead.")
         own = source.path is not None
         with stream if own else nullcontext(sys.stdin.buffer if stream is None else stream) as file:
-            self._opened = PeekedStream(formats.reader_of(file))
-            yield self._opened
+            self._stream = PeekedStream(formats.reader_of(file))
+            yield self._stream

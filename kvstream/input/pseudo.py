@@ -26,15 +26,15 @@ def kind(status: os.stat_result) -> str | None:
         return None if terminal else "device"
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
-    return _mounted().get(status.st_dev)
+    return _mounts().get(status.st_dev)
 
 
 @cache
-def _mounted() -> dict[int, str]:
+def _mounts() -> dict[int, str]:
     """Return the mounted pseudo file systems by device."""
     if sys.platform != "linux":
         return {}
-    found = {}
+    mounts = {}
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
     except OSError:  # /proc is not mounted
@@ -44,5 +44,5 @@ def _mounted() -> dict[int, str]:
         kind = after.split(" ", 1)[0]
         if kind in PSEUDO:
             major, _, minor = before.split()[2].partition(":")
-            found[os.makedev(int(major), int(minor))] = kind
-    return found
+            mounts[os.makedev(int(major), int(minor))] = kind
+    return mounts

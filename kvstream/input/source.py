@@ -132,7 +132,7 @@ class SourceOver:
     notes = _of_source("notes")
 
 
-class Replayed(SourceOver):
+class Replay(SourceOver):
     """Yields the blocks that it gave while `looking` again, and releases them."""
 
     source: RereadableSource
@@ -143,17 +143,17 @@ class Replayed(SourceOver):
         super().__init__(source)
         self.looking = True
         self._blocks = iter(source)
-        self._seen: deque[TextBlock] = deque()
+        self._ahead: deque[TextBlock] = deque()
 
     def __iter__(self) -> Iterator[TextBlock]:
         if self.looking:
             for block in self._blocks:
                 if block.text:  # an empty one is a pause, of which there may be any number
-                    self._seen.append(block)
+                    self._ahead.append(block)
                 yield block
             return
-        while self._seen:
-            yield self._seen.popleft()
+        while self._ahead:
+            yield self._ahead.popleft()
         yield from self._blocks
 
 
@@ -161,14 +161,14 @@ class EmptyError(SourceError):
     """The sources contain no byte of text, and none of them is damaged."""
 
 
-def nothing_in(names: Sequence[str], held: str) -> str:
-    """Return the message for sources that contain only `held` and no text."""
-    shown = ", ".join(shown_name(name) for name in names[:3])
+def nothing_in(names: Sequence[str], content: str) -> str:
+    """Return the message for sources that contain only `content` and no text."""
+    first = ", ".join(shown_name(name) for name in names[:3])
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     remedy = "name another file"
     if "-" in names:
         remedy = "name a file, or check the command before the pipe"
-    return f"Nothing to read: {shown}{more} held {held}; {remedy}."
+    return f"Nothing to read: {first}{more} held {content}; {remedy}."
 
 
 def not_read(name: str, count: int) -> str:

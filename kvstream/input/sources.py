@@ -25,7 +25,7 @@ from kvstream.input.blocks import BlockDecoder, Part, TextBlock
 from kvstream.input.controls import without_controls
 from kvstream.input.following import Follow
 from kvstream.input.formats import WAIT_SECONDS
-from kvstream.input.inspection import Inspected, NamedPath, NamedStream, named
+from kvstream.input.inspection import NamedPath, NamedStream, OneSource, sources_of
 from kvstream.input.messages import Messages
 from kvstream.input.pieces import BLOCK, SourcePieces
 from kvstream.input.source import EmptyError, SourceRecord, not_read, nothing_in, shown_name
@@ -60,7 +60,7 @@ def open_sources(
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     messages = Messages()
     general, notes = messages.general, messages.notes
-    sources = [each for given in paths for each in named(given, general, notes, plain=plain)]
+    sources = [each for path in paths for each in sources_of(path, general, notes, plain=plain)]
     if len(paths) > 1:
         general += _named_again(sources)
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
@@ -92,7 +92,7 @@ class Scope(Protocol):
         """Yield the blocks of the part."""
 
 
-def _named_again(sources: Sequence[Inspected]) -> list[str]:
+def _named_again(sources: Sequence[OneSource]) -> list[str]:
     """Return a warning of files that are read more than once, because several names lead there."""
     names: dict[str, list[str]] = {}
     for each in sources:
@@ -110,7 +110,7 @@ class SourceSet:
     """The sources of a run, read once, in order, as blocks of about 64 KiB."""
 
     def __init__(
-        self, sources: list[Inspected], pieces: SourcePieces, again: partial[SourceSet]
+        self, sources: list[OneSource], pieces: SourcePieces, again: partial[SourceSet]
     ) -> None:
         self._sources, self._pieces, self._again = sources, pieces, again
         self._messages, self._plain = pieces.messages, pieces.plain
@@ -128,16 +128,16 @@ class SourceSet:
     @property
     def warnings(self) -> list[str]:
         """Reasons why an answer may be wrong; complete when everything was read."""
-        followed, name = self._pieces.followed, self._sources[-1].name
-        problem = "" if self.unread is None or followed is None else followed.problem
-        told = [f"{name} could not be read at the end: {problem}."] if problem else []
-        return self._messages.warnings + told
+        file, name = self._pieces.followed_file, self._sources[-1].name
+        problem = "" if self.unread is None or file is None else file.problem
+        end = [f"{name} could not be read at the end: {problem}."] if problem else []
+        return self._messages.warnings + end
 
     @property
     def unread(self) -> int | None:
         """Bytes that a followed file had at the stop and that were not read; None if unknown."""
-        followed = self._pieces.followed
-        return followed.unread if followed is not None and followed.follow.stop() else None
+        file = self._pieces.followed_file
+        return file.unread if file is not None and file.follow.stop() else None
 
     @property
     def unread_warnings(self) -> list[str]:
@@ -147,10 +147,10 @@ class SourceSet:
     @property
     def notes(self) -> list[str]:
         """Other messages for the user; complete when everything was read."""
-        followed, name = self._pieces.followed, self._sources[-1].name
-        cuts = 0 if followed is None else followed.cuts
-        lost = "lines that were written just before that may be missing"
-        cut = [f"{name} was cut while it was followed ({cuts:,} ×); {lost}."] if cuts else []
+        file, name = self._pieces.followed_file, self._sources[-1].name
+        cuts = 0 if file is None else file.cuts
+        what = "lines that were written just before that may be missing"
+        cut = [f"{name} was cut while it was followed ({cuts:,} ×); {what}."] if cuts else []
         besides = [] if self.scope is None else self.scope.notes
         return self._messages.notes + self._messages.about_nuls() + cut + besides
 
@@ -170,7 +170,7 @@ class SourceSet:
                 )
         return self._again
 
-    def undigested(self) -> SourceSet:
+    def without_digests(self) -> SourceSet:
         """Leave out the digests of the records, which take as long as all other reading, and read
         larger pieces."""
         self._pieces.large = True
@@ -201,9 +201,9 @@ class SourceSet:
     def records(self) -> list[SourceRecord]:
         """Records of all sources that were begun, including those of `follow_on`."""
         behind = [*self.bases[1:], self._position]
-        begun = self._sources[: len(self.bases) - len(self._earlier)]
+        sources = self._sources[: len(self.bases) - len(self._earlier)]
         records = []
-        for i, source in enumerate(begun, len(self._earlier)):
+        for i, source in enumerate(sources, len(self._earlier)):
             base, part = self.bases[i], self._parts.get(i)
             size = part[0] if part else None if self.scope is None else 0
             first, end = (part[1] - base, part[2] - base) if part else (None, None)
@@ -235,7 +235,7 @@ class SourceSet:
             elif source.kind in documents.LIBRARIES:
                 total += self._document_size(source)
             elif index == len(self.bases) - 1:
-                total += self._expected(source)
+                total += self._estimate(source)
             else:
                 total += round(source.size * EXPANSION.get(source.kind, 1.0))
         return total
@@ -248,29 +248,29 @@ class SourceSet:
         stream = self._sources[-1].stream
         return self._pieces.follow is not None or getattr(stream, "ends_on_interrupt", False)
 
-    def _expected(self, source: Inspected) -> int:
+    def _estimate(self, source: OneSource) -> int:
         """Estimate the decoded bytes of the current source from the part read so far."""
         assert source.size is not None
-        done = self._position - self.bases[-1]
+        size = self._position - self.bases[-1]
         if source.kind == "plain":
-            return max(source.size, done)
-        taken = self._pieces.taken  # of a compressed file
-        ratio = done / taken if taken and done else EXPANSION[source.kind]
-        return max(round(source.size * ratio), done)
+            return max(source.size, size)
+        offset = self._pieces.offset  # of a compressed file
+        ratio = size / offset if offset and size else EXPANSION[source.kind]
+        return max(round(source.size * ratio), size)
 
-    def _document_size(self, source: Inspected) -> int:
+    def _document_size(self, source: OneSource) -> int:
         """Estimate the bytes of text of a document: the converted bytes and the expected rest."""
         assert source.size is not None
         assert source.path is not None
-        if source.expected is None:
-            alike = [s for s in self._sources if s.kind == source.kind and s.expected is not None]
+        if source.estimate is None:
+            alike = [s for s in self._sources if s.kind == source.kind and s.estimate is not None]
             if len(alike) < SAMPLED:
-                source.expected = documents.estimate(source.kind, source.path)
+                source.estimate = documents.estimate(source.kind, source.path)
             else:
-                known = alike[:SAMPLED]
-                ratio = sum(s.expected or 0 for s in known) / sum(s.size or 1 for s in known)
-                source.expected = round(source.size * ratio)
-        return source.converted + round((1 - source.share) * source.expected)
+                sample = alike[:SAMPLED]
+                ratio = sum(s.estimate or 0 for s in sample) / sum(s.size or 1 for s in sample)
+                source.estimate = round(source.size * ratio)
+        return source.text_bytes + round((1 - source.share) * source.estimate)
 
     def __iter__(self) -> Iterator[TextBlock]:
         if self._started:
@@ -288,17 +288,17 @@ class SourceSet:
 
     def _all(self) -> Iterator[TextBlock]:
         first = len(self._earlier)
-        ended, empty = max(first - 1, 0), True
+        last, empty = max(first - 1, 0), True
         for index, source in enumerate(self._sources, first):
             self.bases.append(self._position)
             between = bool(self._last) and not self.ended_line
             for block in self._blocks(index, source):
                 if between and block.text:
-                    yield TextBlock("\n", block.start, ended, np.zeros(1, dtype=np.int64))
+                    yield TextBlock("\n", block.start, last, np.zeros(1, dtype=np.int64))
                     between = False
                 yield block
                 if block.text:
-                    self._last, ended, empty = block.text[-1], index, False
+                    self._last, last, empty = block.text[-1], index, False
                     source.gave_text = source.gave_text or not block.text.isspace()
             source.length = self._position - self.bases[-1]
         if empty:
@@ -325,18 +325,18 @@ class SourceSet:
                     pages[source.name] = count
         return pages
 
-    def nothing(self, held: str = EMPTY) -> SourceError:
-        """Return the error for sources without any text; `held` is the content they have."""
+    def nothing(self, content: str = EMPTY) -> SourceError:
+        """Return the error for sources without any text; `content` is what they have."""
         for source in self._sources:
-            if ended := getattr(source.stream, "ended", ""):
-                return SourceError(f"Nothing to read: {ended}")
+            if reason := getattr(source.stream, "reason", ""):
+                return SourceError(f"Nothing to read: {reason}")
         why = "".join(f" {line}" for line in self._messages.about_damage())
-        kind = EmptyError if held == EMPTY and not why else SourceError
-        return kind(nothing_in(self.names[len(self._earlier) :], held) + why)
+        kind = EmptyError if content == EMPTY and not why else SourceError
+        return kind(nothing_in(self.names[len(self._earlier) :], content) + why)
 
-    def _blocks(self, index: int, source: Inspected) -> Iterator[TextBlock]:
+    def _blocks(self, index: int, source: OneSource) -> Iterator[TextBlock]:
         decoder: BlockDecoder | None = None
-        guessing, held = True, b""
+        guessing, rest = True, b""
         on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
         as_it_is = self._plain or source.plain
         controls = ControlFilter(table=NAMED.search(source.name) is not None)
@@ -359,15 +359,15 @@ class SourceSet:
                     known = decoder is None or switches or _letters(piece) >= encodings.FEW
                     guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
-                        held, decoder = self._decoder(index, source, piece, before=decoder)
+                        rest, decoder = self._decoder(index, source, piece, before=decoder)
                 decoder = decoder or BlockDecoder(index, self._position)
                 self._position += len(piece)
                 source.digest.update(piece)
-                block = decoder.decode(held + piece)
-                held = b""
+                block = decoder.decode(rest + piece)
+                rest = b""
                 if block is None:  # the rest of a character is still to come
                     continue
-                block = controls.filtered(block)
+                block = controls.filter(block)
                 self._messages.nuls(source.name, controls, self.bases[index])
                 if block is not None:
                     yield block
@@ -376,37 +376,37 @@ class SourceSet:
         if decoder is None:
             return
         block = decoder.decode(b"", final=True) or TextBlock("", self._position, index)
-        block = controls.filtered(block, final=True)
+        block = controls.filter(block, final=True)
         self._messages.nuls(source.name, controls, self.bases[index])
         if block is not None and block.text:
             yield block
-        self._messages.replaced(source.name, decoder, self.bases[index])
+        self._messages.replacements(source.name, decoder, self.bases[index])
 
-    def _part(self, index: int, source: Inspected, part: Part) -> Iterator[TextBlock]:
+    def _part(self, index: int, source: OneSource, part: Part) -> Iterator[TextBlock]:
         source.share = part.share
         text = without_controls(part.text)
         for begin in range(0, len(text), BLOCK):
             data = text[begin : begin + BLOCK].encode("utf-8", "replace")
             start = self._position
             self._position += len(data)
-            source.converted += len(data)
+            source.text_bytes += len(data)
             source.digest.update(data)
             yield TextBlock(data.decode(), start, index, place=part.place)
 
     def _decoder(
-        self, index: int, source: Inspected, piece: bytes, before: BlockDecoder | None
+        self, index: int, source: OneSource, piece: bytes, before: BlockDecoder | None
     ) -> tuple[bytes, BlockDecoder]:
         """Return a decoder from the first non-ASCII `piece` on, and the bytes it gets before."""
         plain = self._plain or source.plain
         encoding = "utf-8" if plain else encodings.encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
             return b"", before or BlockDecoder(index, self._position)
-        self._messages.encoded(source.name, encoding)
-        held = b""
+        self._messages.encoding(source.name, encoding)
+        rest = b""
         if before is not None:
-            held = before.rest
-            self._messages.replaced(source.name, before, self.bases[index])
-        return held, encodings.OtherDecoder(index, self._position - len(held), encoding)
+            rest = before.rest
+            self._messages.replacements(source.name, before, self.bases[index])
+        return rest, encodings.OtherDecoder(index, self._position - len(rest), encoding)
 
 
 def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:

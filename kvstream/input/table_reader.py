@@ -97,7 +97,7 @@ class Table:
         self.header: list[str] = []
         self._first: list[Row] = []
         source = ahead[0].block.source if ahead else 0
-        first = _checked(line for line in ahead if line.block.source == source)
+        first = _check(line for line in ahead if line.block.source == source)
         sample = [line.text for line in first if line.text.strip()]
         self.delimiter = delimiter_of(sample, names[source] if names else "")
         if self.delimiter is None:
@@ -106,11 +106,11 @@ class Table:
             for line in sample:
                 self.header += [key for key in _object(line) or {} if key not in self.header]
         else:
-            rows = [row for row in _parsed(sample, self.delimiter) if any(map(str.strip, row))]
+            rows = [row for row in _rows_in(sample, self.delimiter) if any(map(str.strip, row))]
             self.above = _above(rows)
             self.header = _names(rows[self.above]) if rows else []
             self.above -= _SEPARATOR.fullmatch(sample[0]) is not None if self.above else 0
-        self._rest = self._read(chain(ahead, _checked(lines)))
+        self._rest = self._read(chain(ahead, _check(lines)))
 
     def head(self) -> list[Row]:
         """Read at most HEAD rows; they come again when the table is iterated."""
@@ -141,8 +141,8 @@ class Table:
         header, _ = next(rows, ([], []))
         if _names(header) != self.header:
             raise NotReadError(f"{self.names[source]} has other columns.")
-        found = (Row(cells, source, own[0].number, own[-1].number) for cells, own in rows)
-        for row in self._without_total(found):
+        body = (Row(cells, source, own[0].number, own[-1].number) for cells, own in rows)
+        for row in self._without_total(body):
             self.uneven += len(row.cells) != len(self.header)
             yield row
 
@@ -163,9 +163,9 @@ class Table:
 
     def _objects(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
         for line in lines:
-            found, number = _object(line.text), line.number
-            if found is not None:
-                yield Row([_text(found.get(name)) for name in self.header], source, number, number)
+            values, number = _object(line.text), line.number
+            if values is not None:
+                yield Row([_text(values.get(name)) for name in self.header], source, number, number)
             elif line.text.strip():
                 self.lost += 1
                 self.unparsed += [number] * (len(self.unparsed) < CITED)
@@ -190,17 +190,17 @@ class InnerTable(Table):
         texts = [line.text.strip(" >\n\r\t") for line in lines]
         if all(text.startswith("|") for text in texts):  # else an empty cell may be the first
             texts = [text[1:].removesuffix("|") for text in texts]
-        rows = [[_unmarked(cell) for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
+        rows = [[_plain(cell) for cell in re.split(r"(?<!\\)\|", text)] for text in texts]
         self.header = rows[0] if rows else []
-        found = [
+        body = [
             Row([c.removeprefix(f"{n}:").strip() for n, c in zip(self.header, cells, strict=False)],
                 line.block.source, line.number, line.number)
             for line, cells in zip(lines[1:], rows[1:], strict=True) if cells != self.header
         ]  # fmt: skip
         names_it = any(self.header) and all(map(_NAME.fullmatch, filter(None, self.header)))
-        if len({*map(len, rows)}) > 1 or not names_it or not found:
+        if len({*map(len, rows)}) > 1 or not names_it or not body:
             raise NotReadError("The lines are no table.")
-        self._rest = self._without_total(found)
+        self._rest = self._without_total(body)
 
 
 def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Table]:
@@ -239,15 +239,15 @@ def _goes_on(header: Line, row: Line) -> bool:
     names, cells = ([cell.strip() for cell in line.text.split("|")] for line in (header, row))
     if header.block.source != row.block.source or len(names) != len(cells):
         return False
-    named = [(name, cell) for name, cell in zip(names, cells, strict=True) if name]
-    return bool(named) and all(cell.startswith(f"{name}:") for name, cell in named)
+    pairs = [(name, cell) for name, cell in zip(names, cells, strict=True) if name]
+    return bool(pairs) and all(cell.startswith(f"{name}:") for name, cell in pairs)
 
 
-def _unmarked(cell: str) -> str:
+def _plain(cell: str) -> str:
     """Return a cell without the signs of Markdown for emphasis, code and links."""
     cell = _LINK.sub(r"\1", cell.strip())
-    found = _MARKED.fullmatch(cell)
-    return found[2] if found else cell
+    match = _MARKED.fullmatch(cell)
+    return match[2] if match else cell
 
 
 def without_names(blocks: Iterable[TextBlock]) -> Iterator[TextBlock]:
@@ -262,27 +262,27 @@ def without_names(blocks: Iterable[TextBlock]) -> Iterator[TextBlock]:
         for line in block.text.split("\n"):
             cells = line.split("|")
             if len(cells) > 1:
-                named = _named(cells, heads)
-                rows = 0 if any(named) else rows % MOST_HEADING_ROWS + 1
+                sizes = _name_sizes(cells, heads)
+                rows = 0 if any(sizes) else rows % MOST_HEADING_ROWS + 1
                 if rows:
                     above = heads if rows > 1 and len(heads) == len(cells) else [set()] * len(cells)
                     heads = [own | {*cell.split()} for own, cell in zip(above, cells, strict=True)]
                 else:
-                    cells = [" " * n + cell[n:] for n, cell in zip(named, cells, strict=True)]
+                    cells = [" " * n + cell[n:] for n, cell in zip(sizes, cells, strict=True)]
             texts.append("|".join(cells))
         yield replace(block, text="\n".join(texts), widths=np.diff(block.offsets()))
 
 
-def _named(cells: Sequence[str], heads: Sequence[set[str]]) -> list[int]:
+def _name_sizes(cells: Sequence[str], heads: Sequence[set[str]]) -> list[int]:
     """Return the characters of the heading before each value; zeros if one has none."""
-    found = []
+    sizes = []
     for cell, words in zip(cells, heads, strict=False):
         name, colon, _ = cell.partition(":")
         known = colon and name.strip() and words.issuperset(name.split())
-        found.append(len(name) + 1 if known else 0)
+        sizes.append(len(name) + 1 if known else 0)
         if words and cell.strip() and not known:
             return []
-    return found if len(cells) == len(heads) else []
+    return sizes if len(cells) == len(heads) else []
 
 
 def _around_rows(blocks: Iterable[TextBlock], searches: Callable[[], bool]) -> Iterator[TextBlock]:
@@ -319,7 +319,7 @@ def rows_of(
     """
     own: list[Line] = []
     space = f'{delimiter} "'
-    spaced = re.compile(rf'({re.escape(delimiter)}) +(?="[^"]*"\s*(?:{re.escape(delimiter)}|$))')
+    gap = re.compile(rf'({re.escape(delimiter)}) +(?="[^"]*"\s*(?:{re.escape(delimiter)}|$))')
     first: list[tuple[list[str], list[Line]]] = []
     header: list[str] | None = None
     last = ""
@@ -330,7 +330,7 @@ def rows_of(
             text = re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
             if delimiter == "\t" and header is not None and '"' in text:
                 text = _literal(text, len(header))
-            yield spaced.sub(r"\1", text) if space in text else text
+            yield gap.sub(r"\1", text) if space in text else text
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
     while True:
@@ -346,7 +346,7 @@ def rows_of(
             continue
         if header is None:
             first += [] if cells is None else [(cells, own)]
-            if cells is not None and _filled(cells) < 2 and len(first) <= MOST_ABOVE:
+            if cells is not None and _count_filled(cells) < 2 and len(first) <= MOST_ABOVE:
                 continue
             first = first[_above([each for each, _ in first]) :]
             header = _names(first[0][0]) if first else []
@@ -371,7 +371,7 @@ def _literal(text: str, width: int) -> str:
     return "\t".join(cells)
 
 
-def _filled(cells: Sequence[str]) -> int:
+def _count_filled(cells: Sequence[str]) -> int:
     return sum(map(bool, map(str.strip, cells)))
 
 
@@ -383,13 +383,13 @@ def _above(rows: Sequence[Sequence[str]]) -> int:
     """Return how many rows are above the header: one that names a separator, or titles."""
     begin = bool(rows) and "".join(rows[0][:1]).startswith("sep=") and len(rows) > 1
     for place, row in enumerate(rows[begin : MOST_ABOVE + 1], begin):
-        if _filled(row) > 1:
+        if _count_filled(row) > 1:
             names = all(_NAME.fullmatch(cell.lstrip("#")) for cell in row if cell.strip())
             return place if names else begin
     return int(begin)
 
 
-def _checked(lines: Iterable[Line]) -> Iterator[Line]:
+def _check(lines: Iterable[Line]) -> Iterator[Line]:
     for line in lines:
         if line.block.place is not None:
             raise NotReadError("The source is a document.")
@@ -400,26 +400,26 @@ def _checked(lines: Iterable[Line]) -> Iterator[Line]:
 
 def delimiter_of(sample: Sequence[str], name: str) -> str | None:
     """Return what separates the cells, ``json`` for JSON lines; None for other texts."""
-    named = NAMED.search(name)
+    suffix = NAMED.search(name)
     if not sample:
         return None
     objects = sum(_object(line) is not None for line in sample[:20])
-    if 2 * objects > len(sample[:20]) and (named or len(sample) > 1):  # else one document
+    if 2 * objects > len(sample[:20]) and (suffix or len(sample) > 1):  # else one document
         return "json"
-    if named and named[1].lower() in ("tsv", "tab"):
+    if suffix and suffix[1].lower() in ("tsv", "tab"):
         return "\t"
-    if named and (told := _SEPARATOR.fullmatch(sample[0])):
-        return told[1]
-    for place, delimiter in enumerate("\t;,|" if not named else ";,;\t|"):
-        rows = _parsed(sample[:50], delimiter)
+    if suffix and (match := _SEPARATOR.fullmatch(sample[0])):
+        return match[1]
+    for place, delimiter in enumerate("\t;,|" if not suffix else ";,;\t|"):
+        rows = _rows_in(sample[:50], delimiter)
         pairs = [*zip(*rows[:2], strict=False)] if len(rows) > 1 else []
         named_each = bool(pairs) and all(b.strip().startswith(f"{a.strip()}:") for a, b in pairs)
         ruled = any(re.fullmatch(_RULE, line.strip()) for line in sample[:3])
         if delimiter == "|" and (ruled or named_each):
             continue  # a table of Markdown, or of a document
         counts = {len(row) for row in rows if row} or {0}
-        even = len(counts) < (4 if named and place else 2) and (named or len(sample) > 2)
-        if not named and (
+        even = len(counts) < (4 if suffix and place else 2) and (suffix or len(sample) > 2)
+        if not suffix and (
             any(map(_SAID.search, rows[0]))
             or _STAMP.match("".join(rows[0][:1]))
             or all(len(name.split()) > 3 for name in rows[0])
@@ -427,13 +427,13 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
             continue
         if even and min(counts) > 1:
             return delimiter
-    if not named or named[1].lower() != "csv":
+    if not suffix or suffix[1].lower() != "csv":
         return None
-    titled = (d for d in ",;\t|" if _above(_parsed(sample[:50], d)))
-    return next(titled, ",")
+    choices = (d for d in ",;\t|" if _above(_rows_in(sample[:50], d)))
+    return next(choices, ",")
 
 
-def _parsed(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+def _rows_in(lines: Sequence[str], delimiter: str) -> list[list[str]]:
     """Return the rows up to one that cannot be parsed; at least one, which may be empty."""
     rows: list[list[str]] = []
     with suppress(csv.Error):
@@ -445,7 +445,7 @@ def header_of(lines: Sequence[str]) -> str:
     """Return the first line of a text if it names the columns of the lines below it, else empty."""
     lines = lines[1:] if lines and _SEPARATOR.fullmatch(lines[0]) else lines
     for delimiter in "\t;,|":
-        rows = _parsed(lines, delimiter)
+        rows = _rows_in(lines, delimiter)
         width = len(rows[0])
         even = width > 1 and len(rows) + width > 4 and all(len(row) == width for row in rows)
         if even and len(rows) > 1 and all(map(_NAME.fullmatch, rows[0])):
@@ -455,8 +455,8 @@ def header_of(lines: Sequence[str]) -> str:
 
 def _object(line: str) -> dict[str, object] | None:
     with suppress(ValueError, RecursionError):
-        if line.lstrip()[:1] == "{" and isinstance(found := json.loads(line), dict):
-            return found
+        if line.lstrip()[:1] == "{" and isinstance(value := json.loads(line), dict):
+            return value
     return None
 
 

@@ -39,7 +39,7 @@ class Table:
         """Whether this row is marked as heading."""
         self.begins_with_headings = False
         """Whether the file says that the first row has headings."""
-        self._merged: dict[int, tuple[str, int]] = {}
+        self._spans: dict[int, tuple[str, int]] = {}
         """Text of the merged cells above, and the number of rows that still have it."""
         self._above: list[str] = []
         self._names: list[str] = []
@@ -54,16 +54,16 @@ class Table:
     @property
     def has_row(self) -> bool:
         """Whether a row has begun that has cells, or merged cells from above."""
-        return bool(self.cells or (self._open and self._merged and not self.loose))
+        return bool(self.cells or (self._open and self._spans and not self.loose))
 
     def divide(self) -> None:
         """Begin a group of rows, which no merged cell of the group before reaches."""
-        self._merged.clear()
+        self._spans.clear()
 
     def row(self) -> str:
         """End the row, and return it as a line; a row of one cell keeps its lines."""
         cells, self.cells, self._open = self.cells, [], False
-        if len(cells) == 1 and not self._merged:
+        if len(cells) == 1 and not self._spans:
             return cells[0].text
         grid = self._grid(cells)
         if not any(grid):
@@ -79,7 +79,7 @@ class Table:
             self._heading_rows += 1
             above = self._names if 1 < self._heading_rows <= MOST_HEADING_ROWS else []
             above = [*above, *[""] * (len(grid) - len(above))]
-            self._names = [_joined(*pair) for pair in zip(above, grid, strict=False)]
+            self._names = [_heading(*pair) for pair in zip(above, grid, strict=False)]
             if self._heading_rows > MOST_HEADING_ROWS:
                 self._names = []
         else:
@@ -101,12 +101,12 @@ class Table:
                 text = self._above[place]
             count = max(1, min(cell.columns, width - place))
             if cell.rows != 1:
-                left = cell.rows - 1 if cell.rows else MOST_COLUMNS
-                self._merged |= {place + i: (text, left) for i in range(count)}
+                rest = cell.rows - 1 if cell.rows else MOST_COLUMNS
+                self._spans |= {place + i: (text, rest) for i in range(count)}
             grid += [text] * (count if len(text) * count <= LONGEST_ROW else 1)
             grid += [""] * (place + count - len(grid))
         self._repeat(grid)
-        for place in range(len(grid), max(self._merged, default=0) + 1):
+        for place in range(len(grid), max(self._spans, default=0) + 1):
             if place == len(grid):  # the row ends before the last merged cell
                 grid.append("")
                 self._repeat(grid)
@@ -114,10 +114,10 @@ class Table:
 
     def _repeat(self, grid: list[str]) -> None:
         """Add the merged cells from above that are next."""
-        while (found := self._merged.pop(len(grid), None)) is not None:
-            text, left = found
-            if left > 1:
-                self._merged[len(grid)] = text, left - 1
+        while (span := self._spans.pop(len(grid), None)) is not None:
+            text, rest = span
+            if rest > 1:
+                self._spans[len(grid)] = text, rest - 1
             grid.append(text)
 
     def _are_names(self, second: list[str]) -> bool:
@@ -137,7 +137,7 @@ def count_of(value: str | None) -> int:
     return int(value) if value is not None and re.fullmatch(r"[0-9]{1,5}", value) else 1
 
 
-def _joined(above: str, name: str) -> str:
+def _heading(above: str, name: str) -> str:
     return name if not above or above == name else f"{above} {name}".strip()
 
 

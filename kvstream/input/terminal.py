@@ -35,7 +35,7 @@ class ControlFilter:
         self.nuls = 0
         self.first_nul = 0
         """Global byte offset of the first one."""
-        self._held: TextBlock | None = None
+        self._rest: TextBlock | None = None
         """The beginning of a sequence, at the end of the last block."""
         self.files = 0
         """Number of files in base64."""
@@ -50,29 +50,29 @@ class ControlFilter:
         self._strikes = False
         """Whether there was a backspace."""
 
-    def filtered(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
+    def filter(self, block: TextBlock, *, final: bool = False) -> TextBlock | None:
         """Return what remains of a block, or None. `final`: no other block follows."""
-        left = self._filtered(block, final=final)
-        if left is not None and self._returns is None and left.text:
-            self._returns = "\n" not in left.text
-        if left is None or not self._returns or "\r" not in left.text:
-            return left
-        return replace(left, text=controls.LONE.sub(lambda found: "\n" * len(found[0]), left.text))
+        rest = self._filter(block, final=final)
+        if rest is not None and self._returns is None and rest.text:
+            self._returns = "\n" not in rest.text
+        if rest is None or not self._returns or "\r" not in rest.text:
+            return rest
+        return replace(rest, text=controls.LONE.sub(lambda match: "\n" * len(match[0]), rest.text))
 
-    def _filtered(self, block: TextBlock, *, final: bool) -> TextBlock | None:
-        held, text = self._held, block.text
+    def _filter(self, block: TextBlock, *, final: bool) -> TextBlock | None:
+        rest, text = self._rest, block.text
         signs = *(controls.ASCII_SIGNS if text.isascii() else controls.SIGNS), RSYSLOG, BASE64
         plain = not (self._goes_on or self._strikes or text.endswith(_BEGINNINGS))
         plain = plain and "data:" not in text[-200:]
-        if held is None and plain and not any(map(text.__contains__, signs)):
+        if rest is None and plain and not any(map(text.__contains__, signs)):
             self._in_line = text[-1:] != "\n"
             return block
         offsets = block.offsets()
-        if held is not None:
-            text = held.text + text
-            offsets = np.concatenate([held.offsets()[:-1], offsets])
+        if rest is not None:
+            text = rest.text + text
+            offsets = np.concatenate([rest.offsets()[:-1], offsets])
         end = len(text)
-        self._held = None
+        self._rest = None
         self._strikes = self._strikes or "\x08" in text
         if not final and self._strikes:  # the next block may begin with a backspace
             line = text.rfind("\n") + 1
@@ -81,7 +81,7 @@ class ControlFilter:
             end = min(end, cut.start())
         if end < len(text):
             widths = np.diff(offsets[end:])
-            self._held = TextBlock(text[end:], int(offsets[end]), block.source, widths)
+            self._rest = TextBlock(text[end:], int(offsets[end]), block.source, widths)
         return self._without(text[:end], offsets[: end + 1], block.source)
 
     def _without(self, text: str, offsets: np.ndarray, source: int) -> TextBlock | None:
@@ -92,8 +92,8 @@ class ControlFilter:
             last = self._goes_on.match(text).end()  # type: ignore[union-attr]
             self._goes_on = self._goes_on if last == len(text) else None
             stays[:last] = False
-        for found in FILTERED.finditer(text, last):
-            begin, end = found.span()
+        for match in FILTERED.finditer(text, last):
+            begin, end = match.span()
             parts.append(text[last:begin])
             stays[begin:end] = False
             last = end
@@ -114,22 +114,22 @@ class ControlFilter:
         if not len(starts):
             return None
         parts.append(text[last:])
-        left = "".join(parts)
-        if "\x08" in left:
-            left, starts = _without_struck(left, starts)
-        if not left:
+        rest = "".join(parts)
+        if "\x08" in rest:
+            rest, starts = _without_struck(rest, starts)
+        if not rest:
             return None
-        self._in_line = left[-1] != "\n"
+        self._in_line = rest[-1] != "\n"
         widths = np.diff(np.append(starts, offsets[-1]))
-        return TextBlock(left, int(starts[0]), source, widths)
+        return TextBlock(rest, int(starts[0]), source, widths)
 
 
 def _without_struck(text: str, starts: np.ndarray) -> tuple[str, np.ndarray]:
     """Return what is left of a text with backspaces, and the offsets of its characters."""
     for pattern in controls.STRUCK, _BACK:
         stays = np.ones(len(text), dtype=bool)
-        for found in pattern.finditer(text):
-            begin, end = found.span()
+        for match in pattern.finditer(text):
+            begin, end = match.span()
             if pattern is _BACK:
                 begin = max(text.rfind("\n", 0, begin) + 1, 2 * begin - end)
             stays[begin:end] = False

@@ -18,7 +18,7 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Heading, Part
-from kvstream.input.document_lines import Lines, Piece, Undecoded, bytes_in, parts
+from kvstream.input.document_lines import Lines, Losses, Piece, bytes_in, parts
 from kvstream.input.formats import DOCX_BODY
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import EXPONENT, html_parts, may_be_raised
@@ -87,7 +87,7 @@ _BEFORE_OPERAND = {"rad": "√", "nary": " ", "func": " ", "mr": " ", "eqArr": "
 """Sign before the operands of each element, such as cells of a matrix or rows."""
 
 
-class Packed:
+class Package:
     """Members of a ZIP file, read in turn. Raises SourceError for more than MAX_BYTES."""
 
     kind = ""
@@ -95,7 +95,7 @@ class Packed:
     def __init__(self, path: Path, notes: list[str], warnings: list[str]) -> None:
         """`notes` and `warnings` get what is missing, as in `documents.parts_of`."""
         self.path, self.notes, self.warnings = path, notes, warnings
-        self.undecoded = Undecoded()
+        self.losses = Losses()
         self.archive = zipfile.ZipFile(path)
         try:
             self.members = [self.archive.getinfo(name) for name in self.texts()]
@@ -121,32 +121,32 @@ class Packed:
     def parts(self) -> Iterator[Part]:
         """Yield the text of all members."""
         patience = Patience(str(self.path), self.size)
-        taken, heading = 0, ""
+        count, heading = 0, ""
         empty: list[str] = []
         with self.archive as archive:
             for member in self.members:
-                found = False
+                has_text = False
                 with archive.open(member) as file:
 
                     def read(size: int, file: Any = file) -> bytes:
-                        nonlocal taken
+                        nonlocal count
                         data: bytes = file.read(size)
-                        taken += len(data)
-                        if taken > MAX_BYTES:
-                            raise self._too_large(taken)
+                        count += len(data)
+                        if count > MAX_BYTES:
+                            raise self._too_large(count)
                         return data
 
-                    share = taken / max(self.size, 1)
+                    share = count / max(self.size, 1)
                     for block in patience.over(self.pieces(read, heading)):
-                        before, share = share, min(1.0, taken / max(self.size, 1))
+                        before, share = share, min(1.0, count / max(self.size, 1))
                         yield from parts(block, before, share)
                         heading = block[-1][1] if block else heading
-                        found = found or bool(block)
-                empty += [] if found else [member.filename]
+                        has_text = has_text or bool(block)
+                empty += [] if has_text else [member.filename]
         if 0 < len(empty) < len(self.members):
             have = f"{len(empty):,} of {len(self.members):,} chapters have no text"
             self.notes.append(f"{self.path}: {have} (the first: {empty[0]}).")
-        self.warnings += self.undecoded.warnings(str(self.path))
+        self.warnings += self.losses.warnings(str(self.path))
 
     def check(self) -> int | None:
         """Close the file, which could be opened, and has no pages."""
@@ -168,7 +168,7 @@ class Packed:
         )
 
 
-class Epub(Packed):
+class Epub(Package):
     """An e-book: XHTML pages in the order of its spine."""
 
     kind = "EPUB"
@@ -181,61 +181,61 @@ class Epub(Packed):
         book = _xml(self.read(package))
         base = posixpath.dirname(package)
         items = {item.get("id"): item for item in book.iterfind("o:manifest/o:item", _NAMES)}
-        known = self.archive.NameToInfo
-        alike = {_folded(name): name for name in reversed(known)}
+        members = self.archive.NameToInfo
+        alike = {_fold(name): name for name in reversed(members)}
 
-        def named(item: Any) -> str:
+        def name_of(item: Any) -> str:
             href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
             place = posixpath.normpath(posixpath.join(base, href.replace("\\", "/"))).lstrip("/")
-            return place if place in known else alike.get(_folded(place), place)
+            return place if place in members else alike.get(_fold(place), place)
 
         refs = book.iterfind("o:spine/o:itemref", _NAMES)
         spine = [items.get(ref.get("idref"), ref) for ref in refs]  # the ref if no item has the id
         others = ("image/", "audio/", "video/")
         texts = (item for item in spine if not item.get("media-type", "").startswith(others))
-        chapters = dict.fromkeys(map(named, texts))
-        names = [name for name in chapters if name in known]
-        missing = [name for name in chapters if name not in known]
-        unlisted = [
+        chapters = dict.fromkeys(map(name_of, texts))
+        names = [name for name in chapters if name in members]
+        missing = [name for name in chapters if name not in members]
+        extras = [
             name
             for item in items.values()
             if "html" in item.get("media-type", "") and "nav" not in item.get("properties", "")
-            if (name := named(item)) in known and name not in chapters
+            if (name := name_of(item)) in members and name not in chapters
         ]
-        if unlisted:
+        if extras:
             self.notes.append(
-                f"{self.path}: left out {len(unlisted):,} × page that is not in the reading order "
-                f"(the first: {unlisted[0]})."
+                f"{self.path}: left out {len(extras):,} × page that is not in the reading order "
+                f"(the first: {extras[0]})."
             )
         if missing and not names:
-            told = f"all of its {len(missing):,} chapters are missing"
-            raise unreadable(self.path, self.kind, told)
+            problem = f"all of its {len(missing):,} chapters are missing"
+            raise unreadable(self.path, self.kind, problem)
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             self.warnings.append(
                 f"{len(missing):,} of {len(chapters):,} chapters {verb} missing in {self.path} "
                 f"(the first: {missing[0]})."
             )
-        if (locks := "META-INF/encryption.xml") in known:
-            locked = _folded(self.read(locks).decode("utf-8", "replace"))
-            if any(f'uri="{_folded(name)}"' in locked for name in names):
+        if (locks := "META-INF/encryption.xml") in members:
+            xml = _fold(self.read(locks).decode("utf-8", "replace"))
+            if any(f'uri="{_fold(name)}"' in xml for name in names):
                 raise SourceError(f"{self.path} is encrypted (DRM): kvstream cannot read it.")
         return names
 
     def pieces(self, read: Callable[[int], bytes], heading: str) -> Iterator[list[Piece]]:
-        return (piece or [] for piece in html_parts(read, heading, self.undecoded))
+        return (piece or [] for piece in html_parts(read, heading, self.losses))
 
     def estimate(self) -> int:
         with self.archive as archive:
             step = max(self.size, 1) / SAMPLES
-            wanted, chosen, passed = step / 2, [], 0
+            target, samples, place = step / 2, [], 0
             for member in self.members:
-                passed += member.file_size
-                if passed > wanted or self.size <= SAMPLES * SAMPLE:
-                    chosen.append(member)
-                    wanted = max(wanted + step, passed)
+                place += member.file_size
+                if place > target or self.size <= SAMPLES * SAMPLE:
+                    samples.append(member)
+                    target = max(target + step, place)
             markup = text = 0
-            for member in chosen:
+            for member in samples:
                 with archive.open(member) as file:
                     sample = file.read(SAMPLE)
                 markup += len(sample)
@@ -243,7 +243,7 @@ class Epub(Packed):
         return round(self.size * text / max(markup, 1))
 
 
-class Docx(Packed):
+class Docx(Package):
     """A Word document: its paragraphs, tables and notes, without headers and footers."""
 
     kind = "DOCX"
@@ -266,7 +266,7 @@ class Docx(Packed):
 
     def _heading_styles(self) -> dict[str, int]:
         """Return ids and levels of the styles for headings; ids depend on the language of Word."""
-        found: dict[str, int] = {}
+        levels: dict[str, int] = {}
         with suppress(Exception):  # the text can be read without its styles
             styles = {
                 style.get(f"{_WORD}styleId"): [
@@ -278,13 +278,13 @@ class Docx(Packed):
             for style in styles:
                 base = style
                 for _ in range(DEEPEST):
-                    name, outline, based = styles.get(base, ("", "", ""))
+                    name, outline, parent = styles.get(base, ("", "", ""))
                     level = _level(name) or _outline(outline)
-                    if level or outline or not based:
+                    if level or outline or not parent:
                         break
-                    base = based
-                found[style] = level
-        return found
+                    base = parent
+                levels[style] = level
+        return levels
 
     def _numbering(self) -> Numbering:
         with suppress(Exception):  # the text can be read without its numbers
@@ -303,10 +303,10 @@ class Docx(Packed):
                 if kind in members:
                     member = posixpath.join("/word", relation.get("Target", ""))
                     members[kind] = posixpath.normpath(member).lstrip("/")
-        for mark, (kind, told) in reversed(NOTES.items()):
+        for mark, (kind, label) in reversed(NOTES.items()):
             name = members[kind]
             if name in self.archive.NameToInfo:
-                target = _Notes(mark, told, notes)
+                target = _Notes(mark, label, notes)
                 try:
                     etree.parse(io.BytesIO(self.read(name)), _parser(target))
                 except (SourceError, etree.XMLSyntaxError, zipfile.BadZipFile) as error:
@@ -355,7 +355,7 @@ class _Document:
         self._level = 0
         """Level of the heading that the paragraph is; 0: it is none."""
         self._heading: list[str] = []
-        self._dropped = 0
+        self._drops = 0
         """Number of open tags within content that is not read."""
         self._chosen: list[bool] = []
         """Whether a choice was already read, for each open set of alternatives."""
@@ -363,8 +363,8 @@ class _Document:
         self.left_out: Counter[str] = Counter()
 
     def start(self, tag: str, attributes: Any) -> None:
-        if self._dropped or tag in _NOT_READ or self._was_chosen(tag):
-            self._dropped += 1
+        if self._drops or tag in _NOT_READ or self._was_chosen(tag):
+            self._drops += 1
             return
         name = tag.removeprefix(_WORD)
         value = str(attributes.get(f"{_WORD}val", ""))
@@ -455,8 +455,8 @@ class _Document:
 
     def end(self, tag: str) -> None:
         self._text = False
-        if self._dropped:
-            self._dropped -= 1
+        if self._drops:
+            self._drops -= 1
             return
         name = tag.removeprefix(_WORD)
         if tag == f"{_EITHER}AlternateContent":
@@ -553,22 +553,22 @@ class _Equation:
 class _Notes(_Document):
     """The parser target for foot notes, end notes or comments."""
 
-    def __init__(self, mark: str, told: str, notes: dict[tuple[str, str], str]) -> None:
+    def __init__(self, mark: str, label: str, notes: dict[tuple[str, str], str]) -> None:
         super().__init__("", {}, notes, Numbering())
-        self._mark, self._told = mark, told
+        self._mark, self._label = mark, label
         self._inside = ""
         """Id of the note that is being read, and the words before its text."""
 
     def start(self, tag: str, attributes: Any) -> None:
         super().start(tag, attributes)
-        if tag == f"{_WORD}{self._told.lower()}":
+        if tag == f"{_WORD}{self._label.lower()}":
             self._inside = str(attributes.get(f"{_WORD}id"))
             author = str(attributes.get(f"{_WORD}author", ""))
-            self._before = f"{self._told} by {author}" if author else self._told
+            self._before = f"{self._label} by {author}" if author else self._label
 
     def end(self, tag: str) -> None:
         super().end(tag)
-        if tag == f"{_WORD}{self._told.lower()}":
+        if tag == f"{_WORD}{self._label.lower()}":
             text = " ".join("".join(text for text, _ in self.lines.take(final=True)).split())
             self.lines = Lines()
             if text:
@@ -581,8 +581,8 @@ def _parser(target: _Document) -> Any:
 
 def _level(style: str) -> int:
     """Return the level of the headings of a style; 0 if it is for other text."""
-    found = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
-    return 0 if found is None else int(found[1] or 1)
+    match = re.match(r"(?:heading ?(\d)?|title)", style, re.IGNORECASE)
+    return 0 if match is None else int(match[1] or 1)
 
 
 def _outline(value: str) -> int:
@@ -593,8 +593,8 @@ def _outline(value: str) -> int:
 def _symbol(font: str, code: str) -> str:
     """Return a character by its code in hexadecimal; without one for it, nothing."""
     number = int(code, 16) if re.fullmatch("[0-9A-Fa-f]{1,5}", code) else 0
-    known = _SYMBOLS.get(font.lower(), {}).get(number & 0xFF, "")
-    return known or ("" if number < 32 or 0xD800 <= number < 0xF900 else chr(number))
+    sign = _SYMBOLS.get(font.lower(), {}).get(number & 0xFF, "")
+    return sign or ("" if number < 32 or 0xD800 <= number < 0xF900 else chr(number))
 
 
 def _usual(data: bytes) -> bytes:
@@ -604,7 +604,7 @@ def _usual(data: bytes) -> bytes:
     return data
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Return the form in which names are compared if no member has exactly this name."""
     return unicodedata.normalize("NFC", unquote(name)).casefold()
 

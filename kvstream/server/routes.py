@@ -54,7 +54,7 @@ class Service:
         self.model, self.settings = model, settings
         request = replace(settings.request, command="remember")
         example = replace(request, questions=("a question",))
-        model.planned(open_sources(text="a text"), example)  # raises if it cannot read
+        model.plan_of(open_sources(text="a text"), example)  # raises if it cannot read
         self.memory_bytes = model.room_of(request)
         self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
         if self.memory_bytes > self.bound.most:

@@ -15,10 +15,10 @@ from math import inf
 from typing import Any
 
 from kvstream import events
-from kvstream.answer.answering import abstains, answer, answered
+from kvstream.answer.answering import abstains, answer, result_of
 from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
 from kvstream.events import Event, Notice, Result, Started, changed
-from kvstream.input.source import Replayed, RereadableSource, identity, nothing_in
+from kvstream.input.source import Replay, RereadableSource, identity, nothing_in
 from kvstream.memory.contents import Memory, Trace
 from kvstream.memory.snapshot import positions
 from kvstream.memory.snapshot.positions import Snapshot
@@ -122,7 +122,7 @@ class Scouting:
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
         """Return the sizes and steps of a run: of the scout, and of the answering model."""
-        replayed = Replayed(sources)
+        replayed = Replay(sources)
         if self.answerer.fits(replayed, request):
             return self.answerer.plan(replayed, request)
         if self.scout is None:
@@ -161,7 +161,7 @@ class Scouting:
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources once, then answer every question. Raises as `Session.ask`."""
-        replayed = Replayed(sources)
+        replayed = Replay(sources)
         if self.answerer.fits(replayed, request):
             yield from self.answerer.ask(replayed, request)
             return
@@ -172,7 +172,7 @@ class Scouting:
                 yield from self._from_passages(scouted, question, choose, number)
             return
         memory, questions = scouted.memory, request.questions
-        guesses = [answered(memory, question) for question in questions]
+        guesses = [result_of(memory, question) for question in questions]
         snapshot = positions.snapshot(memory)
         # The guesses cite passages; what memory holds of each breaks ties. Both need the memory.
         ready = [
@@ -189,7 +189,7 @@ class Scouting:
         self, sources: RereadableSource, request: Request
     ) -> Generator[Event, None, Memory | Scouted]:
         """Read for later questions: with the answering model if the text fits, else the scout."""
-        replayed = Replayed(sources)
+        replayed = Replay(sources)
         if self.answerer.fits(replayed, request):
             return (yield from self.answerer.read(replayed, request))
         scouted = yield from self._read(replayed, self._halved(request))
@@ -222,7 +222,7 @@ class Scouting:
         small, large = self.reader.model_name, self.answerer.model_name
         return event if small == large else replace(event, model=f"{small} for {large}")
 
-    def _read(self, sources: Replayed, request: Request) -> Generator[Event, None, Scouted]:
+    def _read(self, sources: Replay, request: Request) -> Generator[Event, None, Scouted]:
         if self.why:
             yield Notice(self.why, note=True)
         room = BYTES_A_TOKEN * self.answerer.settle(request).sizes.budget
@@ -249,7 +249,7 @@ class Scouting:
         return scouted
 
     def _read_words(
-        self, sources: Replayed, request: Request, scouted: Scouted
+        self, sources: Replay, request: Request, scouted: Scouted
     ) -> Generator[Event, None, Scouted]:
         """Read the sources without a model: the words of the questions choose passages."""
         self.scouts(request)  # raises above the trained length
@@ -325,7 +325,7 @@ class Scouting:
 
         `how`: `earlier` and `stop`, as in `answering.answer`.
         """
-        first, basis = answered(scouted.memory, question)
+        first, basis = result_of(scouted.memory, question)
         choose = scouted.passages.ranked(question, scouted.scout, basis.regions)
         snapshot = partial(positions.snapshot, scouted.memory)
         yield from self._from_passages(scouted, question, choose, number, first, snapshot, **how)

@@ -14,7 +14,7 @@ from kvstream.answer.answering import answers, refusal_limit
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started, returned
-from kvstream.input.source import Replayed, RereadableSource, Source
+from kvstream.input.source import Replay, RereadableSource, Source
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory
 from kvstream.memory.memory_file import MemoryFile
@@ -123,7 +123,7 @@ class Session:
         one = self.model.new_cache(1, method.tensors(), method.head_tensors())
         return one.fixed_bytes + budget * (one.capacity_bytes - one.fixed_bytes)
 
-    def fits(self, sources: Replayed, request: Request) -> bool:
+    def fits(self, sources: Replay, request: Request) -> bool:
         """Return whether memory can hold all of a text; reads only as much as that needs."""
         plan = self.settle(request)
         sources.looking = True

@@ -12,7 +12,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
 from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
-from kvstream.input.source import Replayed, RereadableSource, Source, SourceOver, nothing_in
+from kvstream.input.source import Replay, RereadableSource, Source, SourceOver, nothing_in
 from kvstream.memory.contents import Memory, Shards
 from kvstream.memory.merging import Joiner, check_can_be_joined
 from kvstream.run.request import Request
@@ -38,7 +38,7 @@ def cut(
     check_can_be_joined(plan, session.model, request.run.method)
     start = session.plan(sources.again(), request)
     # The plan only estimates the length, from the beginning of the text.
-    fits = session.fits(Replayed(sources.again()), request)
+    fits = session.fits(Replay(sources.again()), request)
     looked = _Looked(sources.again())
     parts = stretches(looked, 1 if fits else shards)
     if looked.blank:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvstream.answer.citations import attended
+from kvstream.answer.citations import measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
@@ -43,16 +43,16 @@ def test_weights_are_those_of_attention_written_out(
     ends = [store.used for store in reader.cache.stores]
     before = [store.keys.clone() for store in reader.cache.stores]
     written: list[torch.Tensor] = []
-    measure = hook.evidence
+    evidence = hook.evidence
 
     def slow(q: Any, k: Any, lse: Any, shape: Any, wanted: Any) -> Any:
         scores = q @ k.repeat_interleave(q.shape[0] // k.shape[0], 0).mT * shape.scale
         hidden = torch.ones(scores.shape[1:]).tril(k.shape[1] - q.shape[1]) == 0
         written.append(scores.masked_fill(hidden, -torch.inf).softmax(-1))
-        return measure(q, k, lse, shape, wanted)
+        return evidence(q, k, lse, shape, wanted)
 
     monkeypatch.setattr(hook, "evidence", slow)
-    found = attended(reader, asked, said)
+    found = measure(reader, asked, said)
     assert found is not None
     by_answer: dict[int, float] = {}
     by_question: dict[int, float] = {}
@@ -78,10 +78,10 @@ def test_weights_are_those_of_attention_written_out(
 
 def test_an_answer_as_long_as_the_budget_is_cited_within_it(session: Session, story: Path) -> None:
     memory = read(session, story, ["Who?"])
-    found = attended(memory.reader, memory.prompt.tail("Who?"), [7] * 2000)
+    found = measure(memory.reader, memory.prompt.tail("Who?"), [7] * 2000)
     assert found is not None
     assert memory.reader.cache.peak.tokens <= 512
-    assert attended(memory.reader, memory.prompt.tail("Who?"), []) is None
+    assert measure(memory.reader, memory.prompt.tail("Who?"), []) is None
 
 
 def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path
 
 
 def test_a_passage_that_both_look_at_counts_twice() -> None:
-    from kvstream.answer.citations import Attended, basis_of
+    from kvstream.answer.citations import Attention, basis_of
 
     tokens = torch.tensor([0])
-    paid = Attended(tokens, torch.ones(1), torch.ones(1), -torch.tensor([0.9, 0.4]).log())
+    paid = Attention(tokens, torch.ones(1), torch.ones(1), -torch.tensor([0.9, 0.4]).log())
 
     def passage(start: int, weight: float) -> Passage:
         return Passage(0, start, start + 5, 1, 1, "text", weight)
@@ -117,23 +117,23 @@ def test_a_passage_that_both_look_at_counts_twice() -> None:
     found = basis_of(
         [passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], paid
     )
-    assert [p.start for p in found.cited] == [0, 10]
+    assert [p.start for p in found.citations] == [0, 10]
     assert [p.start for p in found.regions] == [10, 0, 20]
     assert found.focus == pytest.approx(1.0)
     assert (found.confidence, math.exp(found.likelihood)) == pytest.approx((0.6, 0.36))
 
 
 def test_few_passages_are_cited_and_none_that_hardly_counts() -> None:
-    from kvstream.answer.citations import Attended, basis_of
+    from kvstream.answer.citations import Attention, basis_of
 
-    paid = Attended(torch.tensor([0]), torch.ones(1), torch.ones(1), torch.zeros(1))
+    paid = Attention(torch.tensor([0]), torch.ones(1), torch.ones(1), torch.zeros(1))
 
-    def cited(*weights: float) -> list[int]:
+    def citations(*weights: float) -> list[int]:
         passages = [Passage(0, i, i + 1, 1, 1, "text", w) for i, w in enumerate(weights)]
         found = basis_of(passages, passages, paid)
         assert len(found.regions) == len(weights)
         assert found.focus == pytest.approx(sum(sorted(weights)[-3:]))
-        return [p.start for p in found.cited]
+        return [p.start for p in found.citations]
 
-    assert cited(0.009, 0.01, 0.98, 0.001) == [2, 1]
-    assert cited(0.1, 0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1) == [2, 3, 0, 1, 4]
+    assert citations(0.009, 0.01, 0.98, 0.001) == [2, 1]
+    assert citations(0.1, 0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1) == [2, 3, 0, 1, 4]

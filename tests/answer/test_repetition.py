@@ -37,7 +37,7 @@ def kept(text: str) -> str | None:
     repetition = Repetition()
     for piece in words(text):
         repetition.push(names.setdefault(piece, len(names)), piece)
-        if (count := repetition.kept) is not None:
+        if (count := repetition.count) is not None:
             return "".join(words(text)[:count])
     return None
 
@@ -108,7 +108,7 @@ def test_a_period_that_is_too_long_is_a_refrain() -> None:
     repetition = Repetition()
     for token in list(range(LONGEST_PERIOD + 1)) * 6:
         repetition.push(token, "x")
-        assert repetition.kept is None
+        assert repetition.count is None
 
 
 def test_the_penalty_is_transformers_own_over_the_answer_alone() -> None:

@@ -18,8 +18,8 @@ from kvstream.answer.answering import (
     NOT_SUPPORTED,
     _limit,
     answer,
-    answered,
-    forgotten,
+    result_of,
+    with_remedy,
 )
 from kvstream.answer.citations import Basis
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
@@ -85,7 +85,7 @@ def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
         memory.reader.stopped = "end"
         yield answer
 
-    monkeypatch.setattr(answering, "_written", write)
+    monkeypatch.setattr(answering, "_pieces", write)
 
 
 def result(memory: Memory, question: str, **how: Any) -> Result:
@@ -195,7 +195,7 @@ def test_a_refusal_after_forgetting_says_how_little_was_kept(
     assert "Low confidence" not in told.warnings[-1]
     nearly_all = replace(told, coverage={**(told.coverage or {}), "share": 0.996})
     kept = f"not in what memory kept ({told.retained:,} of {told.read:,} tokens)"
-    assert kept in forgotten(nearly_all, 10**6).warnings[-1]
+    assert kept in with_remedy(nearly_all, 10**6).warnings[-1]
 
 
 def test_a_refusal_after_ctrl_c_is_of_what_was_read(
@@ -248,7 +248,7 @@ def test_no_answer_at_all_is_told(
 ) -> None:
     memory = remember(session, lease, EVERYTHING, "Who?")
     says(monkeypatch, "")
-    monkeypatch.setattr(answering, "_written", lambda *_, **how: iter([""]))
+    monkeypatch.setattr(answering, "_pieces", lambda *_, **how: iter([""]))
     memory.reader.stopped = "end"
     assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
 
@@ -320,14 +320,14 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = remember(session, lease, EVERYTHING, "Who is the tenant?")
-    said = answered(memory, "Who is the tenant?")[0].answer
+    said = result_of(memory, "Who is the tenant?")[0].answer
     assert not abstains(said)
     shipped = Calibration.of(session.model.facts.folder)
     assert shipped is not None
     assert shipped.refusal_limit == 0
     eager = replace(shipped, refusal_limit=-1000.0)
     monkeypatch.setattr(Calibration, "of", classmethod(lambda cls, *where: eager))
-    assert answered(memory, "Who is the tenant?")[0].answer.startswith("not")
+    assert result_of(memory, "Who is the tenant?")[0].answer.startswith("not")
     summary = Request((), EVERYTHING, command="summarize")
     reading = returned(session.read(open_sources([str(lease)]), summary))
     assert _limit(reading) is None  # the limit applies to questions only
@@ -347,7 +347,7 @@ def test_the_calibration_is_read_once_for_each_model(
     Calibration.of.cache_clear()
     memory = remember(session, lease, EVERYTHING, "Who is the tenant?")
     for _ in range(2):
-        assert answered(memory, "Who is the tenant?")[0].support is not None
+        assert result_of(memory, "Who is the tenant?")[0].support is not None
     assert [path.name for path in read].count(FILE) == 1
 
 
@@ -374,7 +374,7 @@ def test_a_probability_below_the_limit_is_a_doubt() -> None:
         calibration, replace(certain, confidence=1e-4), "Who is the tenant?", "M", None, "it"
     )
     assert told.doubts == ("Low confidence (0%)",), "one passage is clear"
-    spread = replace(certain, cited=(replace(passage, weight=0.4),))
+    spread = replace(certain, citations=(replace(passage, weight=0.4),))
     told = judge(calibration, replace(spread, confidence=1e-4), "Who is the tenant?", "M", None, "")
     assert told.doubts == ("Low confidence (0%), and no clear passage supports it",)
     told = judge(calibration, replace(certain, confidence=1e-4), "Which pets live?", "M", None, "")
@@ -414,7 +414,7 @@ def test_the_numbers_are_shown_with_v_alone(cli, lease) -> None:
 def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, advice) -> None:
     memory = Model(session).read(text="The mill is old. " * 400, budget=300, max_tokens=4)
     result = replace(memory.ask("Who?").result, budget_tokens=budget, interrupted=False)
-    assert advice in forgotten(result, 4096).warnings[-1]
+    assert advice in with_remedy(result, 4096).warnings[-1]
 
 
 @pytest.mark.whole_pocket
@@ -437,7 +437,7 @@ def test_tokens_that_some_heads_evicted_are_told(cli, tmp_path, monkeypatch) -> 
 def test_a_refusal_names_the_sources_that_it_saw(session, sources, told) -> None:
     result = Model(session).read(text="The mill is old.", budget=300, max_tokens=4).ask("Who?")
     narrowed = replace(result.result, narrowed={"sources": sources})
-    assert told in forgotten(narrowed, 4096).warnings[-1]
+    assert told in with_remedy(narrowed, 4096).warnings[-1]
 
 
 @pytest.mark.parametrize(

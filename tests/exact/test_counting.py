@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from make_documents import docx
 
-from kvstream.api.exact import Aim, counted
+from kvstream.api.exact import Aim, count_of
 from kvstream.cli.app import run
 from kvstream.cli.shared import exact_answers
 from kvstream.exact import counting
@@ -329,7 +329,7 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
         ("word", 240, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
         ("line", 122, []),
     ):  # fmt: skip
-        record = counted(
+        record = count_of(
             open_sources([str(tmp_path / name) for name in logs]), Aim("count", "", unit)
         )
         assert record is not None
@@ -346,7 +346,7 @@ def test_the_structure_of_a_part_is_that_of_the_whole(tmp_path: Path) -> None:
         (chat, "message", "messages from Greta", 9),
         (chat, "message", "message 4", 1),
     ):
-        record = counted(restrict(open_sources([str(path)]), only), Aim("count", "", unit))
+        record = count_of(restrict(open_sources([str(path)]), only), Aim("count", "", unit))
         assert record is not None
         assert record["count"] == count
 
@@ -583,8 +583,8 @@ def test_a_time_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         file.write("2024-05-02 09:00:00 ERROR disk 99\n")
     _, told = ask(capsys, str(path), question, "-m", "pocket", "-n", "2")
     assert '--since "10:50" reads a part.' in told  # of which day?
-    counted = "How many lines contain ERROR between 10:05 and 10:06?"
-    _, told = ask(capsys, str(path), counted, "-m", "pocket", "-n", "2")
+    count_of = "How many lines contain ERROR between 10:05 and 10:06?"
+    _, told = ask(capsys, str(path), count_of, "-m", "pocket", "-n", "2")
     assert told.count('--since "10:05" --until "10:06" reads a part.') == 1
     assert "Counted" not in told
     dated = "What happened on 2 May 2024?"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from digests import digest_of
 
-from kvstream.answer.answering import answer, answered
+from kvstream.answer.answering import answer, result_of
 from kvstream.engine.budget import BudgetSplit
 from kvstream.errors import BudgetError, UsageError
 from kvstream.events import Answered, returned
@@ -292,7 +292,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
         held = memory.reader.cache.size
         for number, seed in enumerate((3, 4, 5)):
             for asked in list(questions(facts=3, seed=seed))[: 3 if memory is joined else 1]:
-                result = answered(memory, asked["question"])[0]
+                result = result_of(memory, asked["question"])[0]
                 told = result.narrowed
                 assert told is not None
                 assert told["sources"] == [str(stories[number])]
@@ -308,13 +308,13 @@ def test_a_document_answers_as_its_own_memory_does(
     asked = [list(questions(facts=3, seed=seed))[:2] for seed in (3, 4, 5)]
     parts = [read(whole_session, path, "foresight") for path in stories]
     alone = [
-        [answered(part, each["question"]) for each in own]
+        [result_of(part, each["question"]) for each in own]
         for part, own in zip(parts, asked, strict=True)
     ]
     joined = join(parts[0], join(parts[1], parts[2], 900), 900)
     for own, answers in zip(asked, alone, strict=True):
         for each, (result, basis) in zip(own, answers, strict=True):
-            found, seen = answered(joined, each["question"])
+            found, seen = result_of(joined, each["question"])
             assert found.answer == result.answer
             assert seen.likelihood == pytest.approx(basis.likelihood, abs=1e-3)
 
@@ -327,9 +327,9 @@ def test_what_fits_whole_is_answered_as_the_plain_model_does(
         (asked,) = questions(facts=1, seed=seed)
         plain = read(session, paths[number], "full", budget=400)
         joined = join(*(read(session, path, "keydiff", budget=400) for path in paths), 400)
-        found, basis = answered(joined, asked["question"])
+        found, basis = result_of(joined, asked["question"])
         assert found.narrowed is not None
-        wanted, theirs = answered(plain, asked["question"])
+        wanted, theirs = result_of(plain, asked["question"])
         assert found.answer == wanted.answer
         assert basis.likelihood == pytest.approx(theirs.likelihood, abs=1e-3)
 
@@ -339,7 +339,7 @@ def test_a_question_without_a_word_of_the_documents_sees_them_all(
 ) -> None:
     joined = join(*(read(session, path) for path in stories[:2]), 640)
     for question in ("Qwxyz?", "What is it, and why?", "?"):
-        assert answered(joined, question)[0].narrowed is None
+        assert result_of(joined, question)[0].narrowed is None
 
 
 def test_a_refusal_names_the_document_that_was_seen(
@@ -348,7 +348,7 @@ def test_a_refusal_names_the_document_that_was_seen(
     monkeypatch.setattr("kvstream.answer.answering.abstains", lambda text: True)
     joined = join(*(read(whole_session, path, "foresight") for path in stories[:2]), 640)
     asked = next(questions(facts=3, seed=3))
-    result = answered(joined, asked["question"])[0]
+    result = result_of(joined, asked["question"])[0]
     assert f"not in what memory kept of {stories[0]}" in result.warnings[-1]
 
 
@@ -369,13 +369,13 @@ def test_several_sources_of_one_reading_are_told_apart(
     for each in (memory, whole_session.recall(saving.look(path), memory.run)):
         for number, own in enumerate(asked):
             for row in own[: 3 if each is memory else 1]:
-                told = answered(each, row["question"])[0].narrowed
+                told = result_of(each, row["question"])[0].narrowed
                 assert told is not None
                 assert told["sources"] == [str(stories[number])]
         assert digest_of(each) == digest
     known = asked[0][0]["question"]
     made_for_it = together(whole_session, stories, 600, known)
-    assert answered(made_for_it, known)[0].narrowed is None
+    assert result_of(made_for_it, known)[0].narrowed is None
 
 
 def test_several_sources_that_fit_are_answered_as_the_plain_model_does(
@@ -385,7 +385,7 @@ def test_several_sources_that_fit_are_answered_as_the_plain_model_does(
     memory = together(session, paths, 900)
     assert memory.reader.cache.base == 0
     (asked,) = questions(facts=1, seed=1)
-    assert answered(memory, asked["question"])[0].narrowed is None
+    assert result_of(memory, asked["question"])[0].narrowed is None
 
 
 def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
@@ -407,6 +407,6 @@ def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
     assert len(memory.trace.bases) == 2
     assert len(memory.trace.names) == 3
     asked = next(questions(facts=3, seed=3))
-    told = answered(memory, asked["question"])[0].narrowed
+    told = result_of(memory, asked["question"])[0].narrowed
     assert told is not None
     assert told["sources"] == [str(stories[0])]

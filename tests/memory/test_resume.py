@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from digests import digest_of
 
-from kvstream.answer.answering import answered
+from kvstream.answer.answering import result_of
 from kvstream.engine.schedule import NoEviction
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Notice, returned
@@ -71,7 +71,7 @@ def read(
 
 
 def answer(memory: Memory) -> str:
-    return answered(memory, QUESTION)[0].answer
+    return result_of(memory, QUESTION)[0].answer
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:
@@ -286,7 +286,7 @@ def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_p
     assert "had not ended" in str(kind)
     memory = session.recall(kind, RUN)
     assert 0 < memory.trace.read < 2000
-    result = answered(memory, QUESTION)[0]
+    result = result_of(memory, QUESTION)[0]
     assert result.citations == ()
 
 
@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     saved = tmp_path / "c.kvs"
     stopped_after(session, sources(story, None), RUN, saved, 2)
     before = saved.read_bytes()
-    plain = answered(read(session, sources(story, None), RUN, None), QUESTION)[0]
+    plain = result_of(read(session, sources(story, None), RUN, None), QUESTION)[0]
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -326,6 +326,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(
             break
         notices += [event.message] if isinstance(event, Notice) and event.loss else []
     assert len([notice for notice in notices if "No space left on device" in notice]) == 1
-    assert answered(memory, QUESTION)[0].answer == plain.answer
+    assert result_of(memory, QUESTION)[0].answer == plain.answer
     assert saved.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["c.kvs"]

@@ -12,7 +12,7 @@ import torch
 from models import bounded, tokens
 from torch import Tensor, nn
 
-from kvstream.api.options import request_of, settled
+from kvstream.api.options import request_of, with_method
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
@@ -200,7 +200,7 @@ def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> 
     assert choose(known=False) == "keydiff"
     assert choose(known=True, learned=True) == "infinipot"
     assert choose(known=True, owners=["foresight"]) == "foresight"
-    run = settled(request_of(command="remember"), learned=True).run
+    run = with_method(request_of(command="remember"), learned=True).run
     assert (run.method, dict(run.set)) == ("foresight", {})
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 import speed
 from kvstream.answer.answering import answer
-from kvstream.answer.citations import attended
+from kvstream.answer.citations import measure
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.evaluation.speed.systems import KINDS as RIVALS
@@ -91,7 +91,7 @@ def told(reader: Reader, count: int) -> list[Any]:
     """Return everything that a reader can compute."""
     said = list(reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), count))
     ordinals, weights = reader.rank()
-    found = attended(reader, QUESTION, said[:4])
+    found = measure(reader, QUESTION, said[:4])
     return [
         said,
         reader.retained().tolist(),

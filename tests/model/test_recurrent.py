@@ -14,8 +14,8 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
 
-from kvstream.answer.answering import answered
-from kvstream.answer.citations import attended
+from kvstream.answer.answering import result_of
+from kvstream.answer.citations import measure
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
@@ -66,7 +66,7 @@ def test_asking_changes_no_state(kind: str) -> None:
     first = say(reader)
     reader.score(QUESTION, first)
     reader.rank()
-    attended(reader, QUESTION, first)
+    measure(reader, QUESTION, first)
     stopped = reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), 6)
     next(stopped)
     stopped.close()
@@ -140,7 +140,7 @@ def test_what_is_interrupted_leaves_no_trace(kind: str, monkeypatch: pytest.Monk
     asked = [
         reader.rank,
         lambda: reader.score(QUESTION, said),
-        lambda: attended(reader, QUESTION, said),
+        lambda: measure(reader, QUESTION, said),
         lambda: say(reader),
     ]
     for ask in asked:
@@ -210,7 +210,7 @@ def remembered(kind: str, path: Path) -> Any:
 
 
 def answer(memory: Any) -> str:
-    return answered(memory, "Who did it?")[0].answer
+    return result_of(memory, "Who did it?")[0].answer
 
 
 @pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])

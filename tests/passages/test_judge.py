@@ -157,7 +157,7 @@ def test_the_more_probable_of_two_answers_counts(
     alone = readings(refusing, monkeypatch, text)
     skims = [each.skim or {} for each in alone]
     assert skims[0]["pieces"] != skims[1]["pieces"]
-    measured, runs = answering.attended, 0
+    measured, runs = answering.measure, 0
 
     def attended(*of: Any) -> Any:
         nonlocal runs
@@ -165,7 +165,7 @@ def test_the_more_probable_of_two_answers_counts(
         assert found is not None
         return replace(found, losses=torch.full((2,), 2.0 if runs - 1 == weaker else 0.1))
 
-    monkeypatch.setattr(answering, "attended", attended)
+    monkeypatch.setattr(answering, "measure", attended)
     monkeypatch.setattr(scouting, "SURE", 2.0)
     sources = open_sources([NamedStream("t", text.encode(), plain=True)])
     events = list(Scouting(refusing).ask(sources, Request((QUESTION,), RUN)))

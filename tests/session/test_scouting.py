@@ -24,7 +24,7 @@ from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone, returned
 from kvstream.input.inspection import NamedStream
-from kvstream.input.source import Replayed
+from kvstream.input.source import Replay
 from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
@@ -163,7 +163,7 @@ def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
     for count in (sizes.budget + 300, 200, 220, 240, 260, 300):
         path = tmp_path / f"{count}.txt"
         path.write_text("red " * count)
-        fits = session.fits(Replayed(open_sources([str(path)])), request)
+        fits = session.fits(Replay(open_sources([str(path)])), request)
         plain = session.ask(open_sources([str(path)]), request)
         if method != "full":
             started = next(iter(plain))

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from kvstream.api.options import request_of, settled
+from kvstream.api.options import request_of, with_method
 from kvstream.evaluation import harness
 from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.filler import Filler
@@ -57,7 +57,7 @@ def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) ->
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
     options["brief"] = brief
-    run: RunSettings = settled(
+    run: RunSettings = with_method(
         request_of(command="remember", **options), learned=session.foresees
     ).run
     return run

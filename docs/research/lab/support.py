@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 from kvstream.answer import answering
-from kvstream.answer.answering import answered
+from kvstream.answer.answering import result_of
 from kvstream.answer.sampling import RefusalLimit
 from kvstream.answer.support import SIGNALS, signals
 from kvstream.errors import UsageError
@@ -153,11 +153,11 @@ def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str
         memory = returned(reading)
     for question in case.questions:
         with Refusing(session.tokenizer) as refusing:
-            result, basis = answered(memory, question.text)
+            result, basis = result_of(memory, question.text)
         otherwise = None
         if abstains(result.answer):
             with Refusing(session.tokenizer, banned=True):
-                otherwise = answered(memory, question.text)[0].answer
+                otherwise = result_of(memory, question.text)[0].answer
         found = signals(basis, result.question, result.answer) if result.answer else {}
         assert result.coverage is not None
         yield {

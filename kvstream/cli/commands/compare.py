@@ -165,7 +165,7 @@ class Comparison:
         for turn, name in enumerate(self.options.methods):
             request = self.options.of_method(name)
             try:
-                plan = self.model.planned(self._sources() if turn else sources, request)
+                plan = self.model.plan_of(self._sources() if turn else sources, request)
                 running.show_plan(plan, self.options, self.output)
             except (BudgetError, UsageError) as error:
                 if len(self.options.methods) == 1:

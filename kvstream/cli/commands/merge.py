@@ -40,13 +40,13 @@ def command(files: tuple[Path, ...], options: Options) -> None:
     if len(files) < 2:
         raise click.UsageError("Name at least two memory files.")
     target = memory_target(options.output)
-    from kvstream.api.memories import refuse_repeated
+    from kvstream.api.memories import refuse_repeats
 
     check_files(options, [str(path) for path in files])
     writing.check_writable(target)
     check_early(options)
     parts = [inspect(path) for path in files]  # read once, for the checks and the merge
-    refuse_repeated(parts)
+    refuse_repeats(parts)
     options = loaded_as(of_maker(str(parts[0].model["name"]), options), parts[0])
     budget = options.request.run.budget
     if budget is not None and budget.tokens is None:

@@ -107,7 +107,7 @@ def remember(paths: tuple[str, ...], base: Path | None, target: Path, options: O
             model = open_model(options, reporter)
             request = replace(options.request, interrupted=interrupts)
             if options.dry_run:
-                plan = model.planned(sources, request)
+                plan = model.plan_of(sources, request)
                 reporter.close()
                 running.show_plan(plan, options, output)
                 return 0

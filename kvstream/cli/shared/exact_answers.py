@@ -14,7 +14,7 @@ from time import strftime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvstream.api import exact
-from kvstream.api.exact import Aim, asks_of_rows, counted, route
+from kvstream.api.exact import Aim, asks_of_rows, count_of, route
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
@@ -192,13 +192,13 @@ def count(
     paths: Sequence[str], options: Options, aim: Aim, interrupts: Interrupts, **how: Any
 ) -> dict[str, Any] | None:
     """Return the JSON object of a count, or None if the text has no such units. `how`: see
-    `counted`.
+    `count_of`.
     """
     sources = open_sources(paths, options, interrupts)
     if not options.json:
-        sources.undigested()
+        sources.without_digests()
     with reading(interrupts):
-        record = counted(sources, aim, stop=interrupts, **how)
+        record = count_of(sources, aim, stop=interrupts, **how)
     if record is None:
         return None
     for note in () if options.quiet else sources.notes:
@@ -252,7 +252,7 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
             due=request.due if by_time else lambda: True,
         )  # fmt: skip
         with reading(interrupts):
-            record = counted(sources, aim, so_far=so_far)
+            record = count_of(sources, aim, so_far=so_far)
         if record is not None:
             so_far(record)
         for warning in () if met else sources.unread_warnings:

@@ -14,7 +14,7 @@ from kvstream.api.answer import Answer
 from kvstream.api.memory import Memory, checkpoint_tokens
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
-from kvstream.api.options import settled as settled_request
+from kvstream.api.options import with_method as settled_request
 from kvstream.api.source_objects import identity
 from kvstream.cli.options.table import ROWS, Options
 from kvstream.cli.options.types import NONE
@@ -123,7 +123,7 @@ def read(paths: Sequence[str], options: Options) -> int:
         model = open_model(options, reporter)
         request = replace(request, interrupted=interrupts)
         if options.dry_run:
-            plan = model.planned(sources, request)
+            plan = model.plan_of(sources, request)
             reporter.close()
             show_plan(plan, options, output)
             return 0

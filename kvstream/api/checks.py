@@ -11,80 +11,80 @@ from kvstream.errors import UsageError
 from kvstream.settings import is_whole
 
 
-def question_of(given: object) -> str:
+def question_of(value: object) -> str:
     """Return one question. Raises UsageError for another type."""
-    if isinstance(given, str):
-        return given
-    several = "; read(questions=...) takes several" if isinstance(given, list | tuple) else ""
-    raise UsageError(f"question= takes one question as a str, not {kind(given)}{several}.")
+    if isinstance(value, str):
+        return value
+    several = "; read(questions=...) takes several" if isinstance(value, list | tuple) else ""
+    raise UsageError(f"question= takes one question as a str, not {kind(value)}{several}.")
 
 
-def questions_of(given: object) -> tuple[str, ...]:
+def questions_of(value: object) -> tuple[str, ...]:
     """Return a list of questions as a tuple. Raises UsageError, also for an empty question."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         raise UsageError(
             "questions= takes a list of str; put a single question into a list, or give it to "
             "ask() or stream() as question=."
         )
-    found = several_of("questions", "str", given)
-    for question in found:
+    questions = several_of("questions", "str", value)
+    for question in questions:
         if not isinstance(question, str):
             raise UsageError(f"questions= takes a list of str; one of it is {kind(question)}.")
         if not question.strip():
             raise UsageError("A question is empty.")
-    return tuple(found)
+    return tuple(questions)
 
 
-def asked_of(question: object, questions: object) -> tuple[str, ...]:
+def all_of(question: object, questions: object) -> tuple[str, ...]:
     """Return the question, unless it is None, and those of a list. Raises UsageError."""
     first = () if question is None else (question_of(question),)
     return questions_of((*first, *questions_of(questions)))
 
 
-def several_of(name: str, what: str, given: object) -> list[Any]:
+def several_of(name: str, what: str, value: object) -> list[Any]:
     """Return the items of a list that was passed as the parameter `name`. Raises UsageError."""
-    if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
-        raise UsageError(f"{name}= takes a list of {what}, not {kind(given)}.")
-    return list(given)
+    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}= takes a list of {what}, not {kind(value)}.")
+    return list(value)
 
 
-def turns_of(given: object) -> Sequence[tuple[str, str]]:
+def turns_of(value: object) -> Sequence[tuple[str, str]]:
     """Return earlier questions with their answers. Raises UsageError."""
-    if not isinstance(given, list | tuple):
-        raise UsageError(f"earlier= takes a list of (question, answer), not {kind(given)}.")
-    for turn in given:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"earlier= takes a list of (question, answer), not {kind(value)}.")
+    for turn in value:
         pair = isinstance(turn, list | tuple) and len(turn) == 2
         if not pair or not all(isinstance(each, str) for each in turn):
             raise UsageError(
                 "earlier= takes a list of (question, answer), both of them str, but one of it is "
                 f"{turn!r:.80}."
             )
-    return given
+    return value
 
 
-def named_of(name: str, given: object) -> Mapping[str, Any]:
+def dict_of(name: str, value: object) -> Mapping[str, Any]:
     """Return what was passed by names as the parameter `name`. Raises UsageError."""
-    if isinstance(given, Mapping) and all(isinstance(each, str) for each in given):
-        return given
-    raise UsageError(f"{name}= takes a dict with names, not {kind(given)}.")
+    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value):
+        return value
+    raise UsageError(f"{name}= takes a dict with names, not {kind(value)}.")
 
 
-def settings_of(given: object) -> Mapping[str, object]:
+def settings_of(value: object) -> Mapping[str, object]:
     """Return settings of methods by name. Raises UsageError."""
-    if given is None:
+    if value is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise UsageError(
-            f'set= takes a dict of settings, such as {{"infinipot.alpha": 0.5}}, not {given!r:.80}.'
+            f'set= takes a dict of settings, such as {{"infinipot.alpha": 0.5}}, not {value!r:.80}.'
         )
-    return given
+    return value
 
 
-def path_of(name: str, given: object) -> str:
+def path_of(name: str, value: object) -> str:
     """Return the path that was passed as the parameter `name`. Raises UsageError."""
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise UsageError(f"{name}= takes a str or a Path, not {kind(given)}.")
+        raise UsageError(f"{name}= takes a str or a Path, not {kind(value)}.")
     if not path:
         raise UsageError(f"{name}= is empty; give a path, or leave it out.")
     with suppress(UnicodeEncodeError):  # half of a surrogate pair
@@ -93,22 +93,22 @@ def path_of(name: str, given: object) -> str:
     raise UsageError(f"{name}= is not a path: {path!r:.80} has a character that no path has.")
 
 
-def text_of(name: str, given: object) -> str:
+def text_of(name: str, value: object) -> str:
     """Return the text that was passed as the parameter `name`. Raises UsageError."""
-    if not isinstance(given, str):
-        raise UsageError(f"{name}= takes a str, not {kind(given)}.")
-    return given
+    if not isinstance(value, str):
+        raise UsageError(f"{name}= takes a str, not {kind(value)}.")
+    return value
 
 
-def positive_of(name: str, given: object) -> int:
+def positive_of(name: str, value: object) -> int:
     """Return the number above 0 that was passed as the parameter `name`. Raises UsageError."""
-    if not is_whole(given):
-        raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
-    if given < 1:
-        raise UsageError(f"{name}= is at least 1, not {given}.")
-    return int(given)
+    if not is_whole(value):
+        raise UsageError(f"{name}= takes a whole number, not {value!r:.80}.")
+    if value < 1:
+        raise UsageError(f"{name}= is at least 1, not {value}.")
+    return int(value)
 
 
-def kind(given: object) -> str:
+def kind(value: object) -> str:
     """Return the type name of an argument, for a message."""
-    return "None" if given is None else type(given).__name__
+    return "None" if value is None else type(value).__name__
