@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from kvstream.logs.levels import LETTER, LEVEL_FIRST
+from kvstream.logs.levels import LETTER, LEVEL_FIRST, level_of
 
 LONGEST_LINE = 65_536
 """Maximum number of characters kept of a line. Longer lines are cut and counted."""
@@ -99,5 +99,7 @@ def with_name(name: str, rest: str) -> str:
     """Return a line without its time, with the name of its container as its component."""
     level = LEVEL_FIRST.match(rest) or LETTER.match(rest)
     if level is None:
-        return f"{name}: {rest.lstrip()}"
+        line, own = f"{name}: {rest.lstrip()}", level_of(rest)
+        hidden = own not in ("", "suspect") and level_of(line) != own  # by the name before it
+        return f"{own.upper()} {line}" if hidden else line
     return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"

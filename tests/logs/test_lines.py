@@ -584,6 +584,16 @@ def test_the_name_of_a_container_is_the_component(prefix: str, name: str) -> Non
         assert (entry.time, entry.container, entry.continues) == (NOON, name, False)
         assert level_of(entry.rest) == "error"
         assert (component_of(entry.rest), message_of(entry.rest)) == (name, "db down")
+    for line in (
+        f"[{noon[:-1]}: ERROR/Worker-2] down",
+        f"[{noon}] app.CRITICAL: down",
+        f"{noon} ERR x",
+    ):
+        entry, plain = LineParser().entry(prefix + line), LineParser().entry(line)
+        assert entry is not None
+        assert plain is not None
+        assert level_of(entry.rest) == level_of(plain.rest) != ""
+        assert component_of(entry.rest) == name
     assert looks_like_log([f"{prefix}{noon} up"] * 3)
     assert LineParser().entry("2024-05-01 12:00:00 | INFO | a").container == ""
 
