@@ -93,7 +93,7 @@ def test_each_span_is_its_token(read: tuple[Path, Snapshot, Any]) -> None:
             assert shown == own.decode()
         except UnicodeDecodeError:  # a part of a character is shown as the whole
             assert own in shown.encode()
-    for citation, span in zip(result.citations, document.cited, strict=True):
+    for citation, span in zip(result.citations, document.places, strict=True):
         assert span is not None
         shown = units(texts[span.text], span.start, span.length)
         assert citation["text"].startswith(shown)
