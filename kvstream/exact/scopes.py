@@ -6,7 +6,7 @@ The text keeps its offsets, line numbers and places, so that citations are those
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -306,16 +306,16 @@ def _rank(number: str) -> tuple[int, ...]:
     return tuple(int(n) if n.isdecimal() else ord(n[0]) for n in number.split(".") if n)
 
 
-def has_times(blocks: Iterable[TextBlock]) -> bool:
+def has_times(sources: SourceSet) -> bool:
     """Return whether a line near the beginning of a text has a time."""
-    parser = LineParser()
-    return any(_time(line, parser) is not None for line in islice(lines_of(blocks), SAMPLE))
+    parser = _of_days(sources)
+    return any(_time(line, parser) is not None for line in islice(lines_of(sources), SAMPLE))
 
 
-def one_day(blocks: Iterable[TextBlock]) -> bool:
+def one_day(sources: SourceSet) -> bool:
     """Return whether a text has times, all of one day."""
-    parser, days = LineParser(), set[float]()
-    for line in lines_of(blocks):
+    parser, days = _of_days(sources), set[float]()
+    for line in lines_of(sources):
         if (time := _time(line, parser)) is not None:
             days.add((time + (parser.zone or 0)) // DAY)
         if len(days) > 1:

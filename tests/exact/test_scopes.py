@@ -17,6 +17,7 @@ from kvstream.cli.app import run
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
+from kvstream.exact import scopes
 from kvstream.exact.outline import in_english, number_of, outline
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import lines_of
@@ -410,6 +411,9 @@ def test_days_before_the_first_that_shows_the_order(tmp_path: Path, end: str) ->
     path.write_text("".join(days))
     assert read(path, since="2024-03-12", until="2024-03-13").splitlines(True) == days[1:3]
     assert read(path, until="10:30") == days[0]
+    assert not scopes.one_day(open_sources([str(path)]))
+    path.write_text("".join(days[:3]))
+    assert scopes.has_times(open_sources([str(path)]))
 
 
 def test_the_mark_of_direction_before_a_message_with_a_picture(tmp_path: Path) -> None:
