@@ -113,9 +113,9 @@ def _devices() -> Iterator[Finding]:
 
 def _attention() -> Iterator[Finding]:
     yield Finding("attention", "split, with torch's flash kernel on the CPU")
-    found = util.find_spec("flash_attn") is not None
+    here = util.find_spec("flash_attn") is not None
     try:
-        version = metadata.version("flash-attn") if found else ""
+        version = metadata.version("flash-attn") if here else ""
     except metadata.PackageNotFoundError:
         version = "of unknown version"
     yield Finding("flash-attn", version or "not installed (only of use with CUDA)")
@@ -130,8 +130,8 @@ def _extras() -> Iterator[Finding]:
         ("report", "jinja2", "--report, a page of a run"),
         ("quantize", "bitsandbytes", "weights in 4 or 8 bits with CUDA"),
     ):
-        found = util.find_spec(module) is not None
-        yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")
+        here = util.find_spec(module) is not None
+        yield Finding(f"extra {name}", f"{'installed' if here else 'not installed'} ({what})")
 
 
 def _plugins() -> Iterator[Finding]:

@@ -104,7 +104,7 @@ def _record(
     rest = f'Not answered: "{aim.rest}"; ask it alone.'
     plain, files = tally.sources[False], amount(tally.sources.total(), "file")
     without = f"Left out: {plain:,} of {files}, without {_plural(unit)} that kvstream recognizes."
-    unjudged = f"Not judged: {amount(tally.plain, 'line')} without a level."
+    neutral = f"Not judged: {amount(tally.plain, 'line')} without a level."
     return {
         "words": aim.words,
         "unit": unit or "mention",
@@ -119,7 +119,7 @@ def _record(
                       for part, own in zip(parts, shares, strict=True)]} if shares else {}),
         "bytes": sources.bytes_read,
         "warnings": [
-            *sources.warnings, *[without] * (plain > 0), *[unjudged] * (tally.plain > 0),
+            *sources.warnings, *[without] * (plain > 0), *[neutral] * (tally.plain > 0),
             *[early] * stop(), *[rest] * bool(aim.rest),
         ],
     }  # fmt: skip

@@ -258,9 +258,9 @@ def of_table(table: Table) -> Iterator[str]:
         yield f"Left out: the sums of other rows in line {table.totals[0]:,}."
     if table.uneven:
         yield f"{counted(table.uneven, 'row')} with another number of cells than the header."
-    if table.lost:
-        lines = ", ".join(f"{line:,}" for line in table.unparsed)
-        yield f"Left out: {counted(table.lost, 'line')}, no JSON object (first: {lines})."
+    if table.stray_count:
+        lines = ", ".join(f"{line:,}" for line in table.strays)
+        yield f"Left out: {counted(table.stray_count, 'line')}, no JSON object (first: {lines})."
 
 
 def _clean(text: str) -> str:

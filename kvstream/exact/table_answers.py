@@ -40,7 +40,7 @@ class TableQuestions:
         for table in tables_of(blocks, names):
             self.header = table.header if table.whole else ()
             columns = Columns.of(table, whole=whole)
-            self._unread += [table.failed] if table.failed else []
+            self._unread += [table.failure] if table.failure else []
             writer = QueryWriter(columns, write) if write and table.whole else None
             for question in questions:
                 query = queries.get(question) or plain_query(question, columns)

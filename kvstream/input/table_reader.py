@@ -76,15 +76,15 @@ class Table:
     """Whether it is all of the text."""
     between = 0
     """Number of lines between the rows that are none, such as the cells of a very long row."""
-    failed: NotReadError | None = None
+    failure: NotReadError | None = None
     """Why one of the first rows cannot be read."""
 
     def __init__(self, ahead: Sequence[Line], lines: Iterator[Line], names: Sequence[str]) -> None:
         """Raises NotReadError if the lines `ahead` of others do not begin as a table does."""
         self.names = names
-        self.unparsed: list[int] = []
+        self.strays: list[int] = []
         """Numbers of the first lines that are no row."""
-        self.lost = 0
+        self.stray_count = 0
         """Number of these lines."""
         self.uneven = 0
         """Number of rows with another number of cells than the header."""
@@ -117,18 +117,18 @@ class Table:
         try:
             self._first += islice(self._rest, HEAD - len(self._first))
         except NotReadError as error:
-            self.failed = error
+            self.failure = error
         return self._first
 
     @property
     def complete(self) -> bool:
         """Whether the head has all rows."""
-        return len(self._first) < HEAD and self.failed is None
+        return len(self._first) < HEAD and self.failure is None
 
     def __iter__(self) -> Iterator[Row]:
         yield from self._first
-        if self.failed is not None:
-            raise self.failed
+        if self.failure is not None:
+            raise self.failure
         yield from self._rest
 
     def _read(self, lines: Iterator[Line]) -> Iterator[Row]:
@@ -167,8 +167,8 @@ class Table:
             if values is not None:
                 yield Row([_text(values.get(name)) for name in self.header], source, number, number)
             elif line.text.strip():
-                self.lost += 1
-                self.unparsed += [number] * (len(self.unparsed) < CITED)
+                self.stray_count += 1
+                self.strays += [number] * (len(self.strays) < CITED)
 
 
 def _is_total(row: Row) -> bool:
@@ -183,7 +183,7 @@ class InnerTable(Table):
 
     def __init__(self, lines: Sequence[Line], names: Sequence[str]) -> None:
         """Raises NotReadError for lines that are no rows with a header."""
-        self.names, self.unparsed, self.lost, self.uneven, self.above = names, [], 0, 0, 0
+        self.names, self.strays, self.stray_count, self.uneven, self.above = names, [], 0, 0, 0
         self._first, self.totals, self.sums = [], [], []
         self.between = lines[-1].number - lines[0].number + 1 - len(lines)
         lines = [line for line in lines if not re.fullmatch(_RULE, line.text.strip())]
