@@ -19,7 +19,7 @@ from kvstream.logs.levels import LEVELS, SEVERE
 from kvstream.logs.line_parser import Entry
 from kvstream.logs.series import Rush, Series
 from kvstream.logs.swings import Swings
-from kvstream.logs.template_tree import WILDCARD, Template, ValueReader, shown, values_of
+from kvstream.logs.template_tree import WILDCARD, Template, ValueReader, display, values_of
 from kvstream.logs.traces import EXAMPLE, TRACE, Trace
 
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
@@ -163,7 +163,7 @@ class Shape(Series):
         """The template for display, with the values that have been the same in all lines."""
         self._note_words()
         words = [self.same.get(place, word) for place, word in enumerate(self.words)]
-        return shown(message_of(self.first.message), words)
+        return display(message_of(self.first.message), words)
 
     def _note_words(self) -> None:
         """Update the words of a joined template; a changed word was another in earlier lines."""

@@ -345,7 +345,7 @@ def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], s
     return parts, form[at:]
 
 
-def shown(message: str, words: Sequence[str]) -> str:
+def display(message: str, words: Sequence[str]) -> str:
     """Return a template for display, with the punctuation of a line and ``<*>`` for variables."""
     parts, tail = pieces(message, words)
     return ("".join(gap + word for gap, word in parts) + tail).replace(_MARK, WILDCARD)
