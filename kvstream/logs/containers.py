@@ -99,7 +99,7 @@ def with_name(name: str, rest: str) -> str:
     """Return a line without its time, with the name of its container as its component."""
     level = LEVEL_FIRST.match(rest) or LETTER.match(rest)
     if level is None:
-        line, own = f"{name}: {rest.lstrip()}", level_of(rest)
-        hidden = own not in ("", "suspect") and level_of(line) != own  # by the name before it
-        return f"{own.upper()} {line}" if hidden else line
+        own = level_of(rest)  # the name would hide it
+        before = f"{own.upper()} " if own not in ("", "suspect") else ""
+        return f"{before}{name}: {rest.lstrip()}"
     return f"{level.group().strip(' :|,-')} {name}: {rest[level.end() :]}"
