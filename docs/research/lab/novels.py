@@ -53,9 +53,11 @@ def main() -> None:
             passages.feed(block)
         passages.note(len(text.encode()), final=True)
         ranks += [place(passages, row) for row in own]
-        for row in own if model else ():
-            result = model.ask(None, row["question"], text=text)
-            answer = result.answer
+        if model is None:
+            continue
+        for row in own:
+            result = model.ask(text=text, question=row["question"])
+            answer = result.text
             refused += abstains(answer)
             good = any(each.lower() in answer.lower() for each in row["answers"])
             right += good
