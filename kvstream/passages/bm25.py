@@ -1,8 +1,9 @@
 """BM25 of excerpts that are read once: the counts of an excerpt do not grow with the text.
 
 Words are compared by their first letters, and common words are left out. An excerpt gets a part of
-the scores of its neighbors, because an answer is often next to the words of the question. One that
-has most words of the question, with its neighbors, ranks above one that repeats a few.
+the scores of its neighbors, and of the scene around it, because an answer is often near the words
+of the question. One that has most of these words, with its neighbors, ranks above one that repeats
+a few.
 
 Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
 with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never negative.
@@ -28,6 +29,8 @@ NEIGHBOR = 0.4
 """Part of an excerpt's score that its neighbors also get."""
 COVERAGE = 2.0
 """How much more an excerpt counts that has, with its neighbors, all words of the question."""
+SCENE, REACH = 0.4, 3
+"""Weight of the best scene, the excerpts within REACH, to that of the best excerpt."""
 GAP = 8
 """Maximum bytes of white space between two neighbors."""
 
@@ -70,24 +73,37 @@ class QuestionWords:
         self._having = np.array(having, dtype=np.int64)
 
     def scores(self, rows: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
-        """Return scores in document order, float [n]; 0: neither it nor a neighbor has a word."""
+        """Return scores in document order, float [n]; 0: nothing within REACH has a word."""
         if not rows or not self._terms:
             return np.zeros(len(rows))
         sizes, counts = zip(*rows, strict=True)
         often = np.stack(counts).astype(float)
         lengths = np.array(sizes) / max(self._words / self._excerpts, 1e-9)
         weights = weights_of(self._having, self._excerpts)
-        scores = bm25(often, lengths, weights)
         near = near_by(excerpts)
-        has = often > 0
-        around = has.copy()
-        around[1:] |= near[:, None] & has[:-1]
-        around[:-1] |= near[:, None] & has[1:]
-        result: np.ndarray = scores.copy()
-        result[1:] += NEIGHBOR * near * scores[:-1]
-        result[:-1] += NEIGHBOR * near * scores[1:]
-        result *= (1 + COVERAGE * (around @ weights) / weights.sum()) / (1 + COVERAGE)
-        return result
+        scores = bm25(often, lengths, weights)
+        coverage = (around(often, near, 1) > 0) @ weights / weights.sum()
+        result = (1 - NEIGHBOR) * scores + NEIGHBOR * around(scores, near, 1)
+        result *= (1 + COVERAGE * coverage) / (1 + COVERAGE)
+        size = around(lengths, near, REACH) / (2 * REACH + 1)
+        scenes = bm25(around(often, near, REACH), size, weights)
+        best = float(result.max()) / max(float(scenes.max()), 1e-9)
+        total: np.ndarray = (result + SCENE * best * scenes) / (1 + SCENE)
+        return total
+
+
+def around(values: np.ndarray, near: np.ndarray, reach: int) -> np.ndarray:
+    """Return for each excerpt the sum of values [n, ...] of those within `reach` that touch it.
+
+    `near` [n - 1]: see `near_by`. A gap between two excerpts parts all before it from all behind.
+    """
+    sums, linked = values.astype(float), near
+    for step in range(1, min(reach, len(near)) + 1):
+        linked = near if step == 1 else linked[:-1] & near[step - 1 :]
+        mask = linked.reshape(-1, *[1] * (values.ndim - 1))
+        sums[step:] += mask * values[:-step]
+        sums[:-step] += mask * values[step:]
+    return sums
 
 
 def bm25(

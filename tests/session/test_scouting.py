@@ -28,7 +28,7 @@ from kvstream.input.source import Replay
 from kvstream.input.sources import open_sources
 from kvstream.model import placement
 from kvstream.model.layer_store import LayerStore
-from kvstream.passages.bm25 import QuestionWords, near_by
+from kvstream.passages.bm25 import QuestionWords, around, near_by
 from kvstream.passages.excerpts import Excerpt, Excerpts
 from kvstream.passages.memory import BYTES_A_TOKEN, PassageMemory, fitting, shares
 from kvstream.run.request import Request
@@ -234,18 +234,36 @@ def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
         having = sum(word in matters(t) for t in texts)
         weights[word] = np.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
 
-    def plain(text: str) -> float:
-        own, slow = matters(text), 0.0
-        for word in question:
-            often = own.count(word)
-            slow += weights[word] * often * 2 / (often + 1.0 * (0.25 + 0.75 * len(own) / mean))
-        return slow
+    def plain(often: dict[str, int], length: float) -> float:
+        limit = 0.25 + 0.75 * length
+        return sum(weights[word] * often[word] * 2 / (often[word] + limit) for word in question)
 
-    for i, score in enumerate(found):
-        around = texts[max(0, i - 1) : i + 2]
-        slow = sum(plain(t) * (1 if t is texts[i] else 0.4) for t in around)
-        there = sum(weights[w] for w in question if any(w in matters(t) for t in around))
-        assert score == pytest.approx(slow * (1 + 2 * there / sum(weights.values())) / 3)
+    def of(part: list[str], share: int) -> float:
+        own = [word for text in part for word in matters(text)]
+        return plain({word: own.count(word) for word in question}, len(own) / mean / share)
+
+    plains, scenes = [], []
+    for i, text in enumerate(texts):
+        beside = texts[max(0, i - 1) : i + 2]
+        slow = sum(of([t], 1) * (1 if t is text else 0.4) for t in beside)
+        there = sum(weights[w] for w in question if any(w in matters(t) for t in beside))
+        plains.append(slow * (1 + 2 * there / sum(weights.values())) / 3)
+        scenes.append(of(texts[max(0, i - 3) : i + 4], 7))
+    if not any(plains):
+        assert not any(found)
+        return
+    for score, own, scene in zip(found, plains, scenes, strict=True):
+        assert score == pytest.approx((own + 0.4 * scene * max(plains) / max(scenes)) / 1.4)
+
+
+def test_a_gap_parts_scenes() -> None:
+    values = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    near = np.array([True, False, True, True])
+    assert around(values, near, 3).tolist() == [3.0, 3.0, 28.0, 28.0, 28.0]
+    assert around(values, near, 1).tolist() == [3.0, 3.0, 12.0, 28.0, 24.0]
+    pairs = np.stack([values, -values], axis=1)
+    assert around(pairs, near, 3)[:, 1].tolist() == [-3.0, -3.0, -28.0, -28.0, -28.0]
+    assert around(values[:1], near[:0], 3).tolist() == [1.0]
 
 
 def test_only_excerpts_without_a_gap_between_them_are_near(story: Path) -> None:

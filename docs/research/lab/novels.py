@@ -41,7 +41,11 @@ def main() -> None:
     parser.add_argument("-m", "--model", help="that answers")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    model = kvstream.load(options.model, threads=options.threads) if options.model else None
+    model = (
+        kvstream.load(options.model, skim="words", threads=options.threads)
+        if options.model
+        else None
+    )
     rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
     ranks: list[int] = []
     right = refused = doubted = warned = 0
