@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -64,6 +64,10 @@ class Memory:
         self._problem = ""
         """Why it cannot be used any more."""
         self._turn = Lock()
+        self._folder = ""
+        """The folder in which the names of its sources are."""
+        with suppress(OSError):  # it was removed
+            self._folder = os.getcwd()
         self.file = file
         """The file that it was recalled from; None if there is none, or if more text was read."""
         self.warnings: tuple[str, ...] = tuple(engine.warnings)
@@ -243,7 +247,8 @@ class Memory:
         from kvstream.memory.saving import save
 
         place = Path(path_of("path", path))
-        refuse_over(place, (record.name for record in self._engine.trace.records))
+        names = (record.name for record in self._engine.trace.records)
+        refuse_over(place, (os.path.join(self._folder, name) for name in names))
         with self._in_use():
             digest = save(self._engine, place)
         if self._checkpoint is not None and not self._engine.trace.interrupted:

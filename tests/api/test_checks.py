@@ -165,6 +165,18 @@ def test_a_new_file_never_replaces_a_source(model, tmp_path: Path) -> None:
     memory.save(tmp_path / "a.kvs")
 
 
+def test_a_source_is_known_from_another_folder(model, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.txt").write_text("another text")
+    monkeypatch.chdir(tmp_path)
+    memory = model.read("a.txt", budget=300, max_tokens=8)
+    monkeypatch.chdir("b")
+    refused(lambda: memory.save("../a.txt"), "../a.txt is a source, and")
+    memory.save("a.txt")
+    assert (tmp_path / "a.txt").read_text() == TEXT
+
+
 @pytest.mark.parametrize("progress", ["x", 5, ()])
 def test_progress_is_shown_or_not(model, memory, progress) -> None:
     says = "progress= is True, False or a function, not "
