@@ -218,7 +218,8 @@ def main() -> None:
 def _opened(stack: ExitStack, model: str, python: str) -> Process:
     process = Process(WORKER, KVPRESS.check(python))
     stack.callback(process.close)
-    process.ask(model={"folder": folder(ModelSettings(model=model))})  # not in 8 bits
+    # Of the number types, transformers reads all but our 8 bits.
+    process.ask(model={"folder": folder(ModelSettings(model=model, dtype="float32"))})
     return process
 
 

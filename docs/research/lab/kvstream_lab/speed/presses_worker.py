@@ -22,7 +22,11 @@ class Worker:
         transformers.logging.set_verbosity_error()
         torch.set_num_threads(1)
         self.torch = torch
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True
+        )
+        if loading["missing_keys"]:  # they would be random
+            raise ValueError(f"{folder} lacks {sorted(loading['missing_keys'])[:3]}")
         self.model = model.eval().requires_grad_(False)
 
     def ask(self, ids, question, tokens, stop, kept, presses, head):
