@@ -99,10 +99,10 @@ def around(values: np.ndarray, near: np.ndarray, reach: int) -> np.ndarray:
     """
     sums, linked = values.astype(float), near
     for step in range(1, min(reach, len(near)) + 1):
-        linked = near if step == 1 else linked[:-1] & near[step - 1 :]
         mask = linked.reshape(-1, *[1] * (values.ndim - 1))
         sums[step:] += mask * values[:-step]
         sums[:-step] += mask * values[step:]
+        linked = linked[:-1] & near[step:]
     return sums
 
 
