@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,34 @@ from kvstream.server.run import Server, listen  # noqa: E402
 from kvstream.server.server_settings import ServerSettings  # noqa: E402
 from kvstream.session.session import Session  # noqa: E402
 from kvstream.settings import ModelSettings  # noqa: E402
+
+
+class Logged(logging.Handler):
+    """What the server logs. The plugin of pytest would go through all loggers in every test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self.emit = self.records.append  # type: ignore[method-assign]
+
+    @property
+    def messages(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(map(self.format, self.records))
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """Yield what the server logs. Afterwards its level is what it was."""
+    log, handler = logging.getLogger("kvstream.server"), Logged()
+    level = log.level
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

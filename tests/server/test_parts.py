@@ -359,13 +359,13 @@ def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
     assert again.find(keys[3]) is not None
 
 
-def test_a_memory_that_cannot_be_saved_is_logged(tmp_path, caplog) -> None:
+def test_a_memory_that_cannot_be_saved_is_logged(tmp_path, logged) -> None:
     def full(path: Path) -> None:
         raise KvstreamError("No space left on device.")
 
     memory: Any = SimpleNamespace(budget=(1, 9), save=full)
     ConversationCache(tmp_path, 1000).save("a" * 64, memory)
-    assert caplog.messages == [
+    assert logged.messages == [
         "The memory of a conversation is not saved. No space left on device."
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import socket
 import threading
@@ -806,8 +807,8 @@ def test_headers_that_come_in_drops_have_a_deadline(server, monkeypatch) -> None
         assert time.monotonic() - began < 5
 
 
-def test_a_key_is_needed_where_there_is_one(start, memories, caplog) -> None:
-    caplog.set_level("INFO", "kvstream.server")
+def test_a_key_is_needed_where_there_is_one(start, memories, logged) -> None:
+    logging.getLogger("kvstream.server").setLevel("INFO")
     running: Running = start(memories=memories, key="a-long-key", host="0.0.0.0")
     port = running.server.socket.getsockname()[1]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as stranger:
@@ -825,7 +826,7 @@ def test_a_key_is_needed_where_there_is_one(start, memories, caplog) -> None:
         "POST /v1/chat/completions from 127.0.0.1: refused with status 401",
         "GET /v1/models/a b from 127.0.0.1: refused with status 401",
     ):
-        running.wait(lambda line=line: line in caplog.messages)
+        running.wait(lambda line=line: line in logged.messages)
     assert running.http.get("/v1/models").status_code == 200
     assert "kv_bytes" in running.health()
 

@@ -110,17 +110,16 @@ def cleaned_up_in_vain() -> Events:
         raise RuntimeError("out of memory")
 
 
-def test_a_job_whose_cleanup_fails_leaves_and_the_next_one_begins(place, caplog) -> None:
+def test_a_job_whose_cleanup_fails_leaves_and_the_next_one_begins(place, logged) -> None:
     asked = place.ask(cleaned_up_in_vain)
     assert asked.came.wait(10)
-    with caplog.at_level(logging.ERROR, "kvstream.server"):
-        place.worker.cancel(asked.job)
-        assert place.answers()
+    place.worker.cancel(asked.job)
+    assert place.answers()
     assert place.counts == (1, 0, 1)
-    assert "out of memory" in caplog.text
+    assert "out of memory" in logged.text
 
 
-def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, caplog) -> None:
+def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, logged) -> None:
     closed = threading.Event()
 
     def events() -> Events:
@@ -129,13 +128,12 @@ def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, c
         finally:
             closed.set()
 
-    with caplog.at_level(logging.ERROR, "kvstream.server"):
-        asked = place.ask(events, fails=ValueError)
-        assert closed.wait(10)
-        assert place.answers()
+    asked = place.ask(events, fails=ValueError)
+    assert closed.wait(10)
+    assert place.answers()
     # The second item is the error that the client gets because sending the first failed.
     assert (len(asked.got), place.counts) == (2, (1, 1, 0))
-    assert "the client's queue is broken" in caplog.text
+    assert "the client's queue is broken" in logged.text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +168,7 @@ def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where,
     assert place.counts == (1, 1, 0)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_logged(place, caplog) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_logged(place, logged) -> None:
     def events() -> Events:
         yield Notice("The disk is full.", note=True, loss=True)
         return "a reply"
@@ -178,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_written_is_logged(place, caplog) -> None:
     asked = place.ask(events)
     assert place.answers()
     assert asked.got[-1] == "a reply"
-    assert caplog.messages == ["The disk is full."]
+    assert logged.messages == ["The disk is full."]
 
 
 def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
@@ -193,20 +191,20 @@ def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
     assert place.counts == (1, 2, 1)
 
 
-def test_the_log_has_a_line_for_each_request_without_an_answer(place, caplog) -> None:
+def test_the_log_has_a_line_for_each_request_without_an_answer(place, logged) -> None:
     def refused() -> Events:
         yield from ()
         raise ApiError(404, "There is no such model.", code="model_not_found")
 
-    with caplog.at_level(logging.INFO, "kvstream.server"):
-        failed = place.ask(refused)
-        assert failed.came.wait(10)
-        gone = place.ask(endless)
-        assert gone.came.wait(10)
-        gone.job.request.model = "m\nListening" * 20
-        place.worker.cancel(gone.job)
-        assert place.answers()
-    first, second = caplog.messages
+    logging.getLogger("kvstream.server").setLevel(logging.INFO)
+    failed = place.ask(refused)
+    assert failed.came.wait(10)
+    gone = place.ask(endless)
+    assert gone.came.wait(10)
+    gone.job.request.model = "m\nListening" * 20
+    place.worker.cancel(gone.job)
+    assert place.answers()
+    first, second = logged.messages
     assert re.fullmatch(r"m: failed after \d+\.\d\d s \(model_not_found\)", first)
     assert re.fullmatch(r"m Listening.*: the client left after \d+\.\d\d s", second)
     assert len(second) < 200
