@@ -70,7 +70,9 @@ class TextBlock:
     def offsets(self) -> np.ndarray:
         """Return the global byte offsets of all characters and the end, int64 [len(text) + 1]."""
         if self.widths is not None:
-            return self.start + np.concatenate([[0], np.cumsum(self.widths)])
+            offsets = np.zeros(len(self.widths) + 1, dtype=np.int64)
+            np.cumsum(self.widths, out=offsets[1:])
+            return offsets + self.start
         return self.start + utf8_starts(self.text)
 
     def part(self, begin: int, end: int | None = None, left_out: int | None = None) -> TextBlock:

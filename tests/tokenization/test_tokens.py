@@ -232,10 +232,10 @@ def test_streamed_equals_one_shot(
     rng = random.Random(seed)
     # Control sequences are removed before the text is encoded (tests/input/test_terminal.py).
     plain = ["".join(c for c in piece if c not in SIGNS) for piece in pieces]
-    parts = [rng.choice(plain).encode() for _ in range(500)]
+    parts = [rng.choice(plain).encode() for _ in range(300)]
     if invalid:
-        parts[rng.randrange(500)] = b"\xff\xe2\x82 "
-        parts[rng.randrange(500)] = b"\xf0\x9f"
+        parts[rng.randrange(300)] = b"\xff\xe2\x82 "
+        parts[rng.randrange(300)] = b"\xf0\x9f"
     data = b"".join(parts)
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     text = re.sub(r"\r+(?![\r\n])", lambda lone: "\n" * len(lone[0]), text)
@@ -390,7 +390,7 @@ def test_pauses_after_each_character_stay_cheap() -> None:
         return encode(text, **how)
 
     tokenizer.encode = counting  # type: ignore[method-assign]
-    data = b"the dog " * 250
+    data = b"the dog " * 200
     tokens = TokenStream(tokenizer, open_sources(["-"], plain=True, stdin=Pieces(data, [1])))
     while not tokens.at_end:
         tokens.read(1)
