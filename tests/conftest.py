@@ -45,6 +45,9 @@ FEW_LAYERS = dict.fromkeys(
 )  # fmt: skip
 FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
+METERED = ("cli", "run", "test_scratch")
+"""Folders and modules whose tests measure scratch memory, as all runs of users do. Operations take
+five times as long. `tests/model/test_scratch.py` checks what is measured, in every method."""
 
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
@@ -129,9 +132,21 @@ def _load(settings: ModelSettings, where: str, layers: int | None) -> BoundedMod
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Load the embedded model once for the same settings: that is half of a short run."""
+    from kvstream.model.scratch import Scratch
     from kvstream.session import session
 
     session.load = partial(_load, layers=_layers(item))  # type: ignore[assignment]
+    due = _due()
+    measures = item.path.stem in METERED or item.path.parent.name in METERED
+    Scratch.due = due if measures else lambda *_: None  # type: ignore[method-assign,assignment]
+
+
+@lru_cache
+def _due() -> Any:
+    """Return `Scratch.due`; call it before it is replaced."""
+    from kvstream.model.scratch import Scratch
+
+    return Scratch.due
 
 
 def _layers(node: pytest.Item | pytest.Module) -> int | None:

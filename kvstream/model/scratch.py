@@ -7,7 +7,7 @@ pass is metered only if it may need more than the passes before: see `Scratch.du
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -44,13 +44,13 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        for tensor in (result,) if isinstance(result, Tensor) else _tensors(result):
             storage = tensor.untyped_storage()
-            at, size = storage._cdata, storage.nbytes()
-            inputs = _tensors((*args, *(kwargs or {}).values()))
-            if at in self._alive or any(t.untyped_storage()._cdata == at for t in inputs):
+            at = storage._cdata
+            if at in self._alive or _is_in(at, args) or (kwargs and _is_in(at, kwargs.values())):
                 continue
+            size = storage.nbytes()
             self.now += size
             self.most = max(self.most, self.now)
             # Not `weakref.finalize`, which takes as long as the operation itself.
@@ -62,8 +62,19 @@ class Meter(TorchDispatchMode):
         self.now -= size
 
 
+def _is_in(storage: int, values: Iterable[Any]) -> bool:
+    """Return whether a storage is of a tensor among ``values``, including those in lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.untyped_storage()._cdata == storage:
+                return True
+        elif isinstance(value, tuple | list) and _is_in(storage, value):
+            return True
+    return False
+
+
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors among an operation's arguments or results, including those in lists."""
+    """Yield the tensors among an operation's results, including those in lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, tuple | list):

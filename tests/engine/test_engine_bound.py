@@ -52,7 +52,7 @@ def runs(draw: st.DrawFn, most_steps: int = 5000) -> dict[str, Any]:
         "prompt": draw(st.integers(0, 40)),
         "question": draw(st.integers(1, 40)),
         "catalysts": draw(st.lists(st.integers(1, 12), max_size=3)),
-        "answers": draw(st.lists(st.sampled_from([1, 12, 90]), min_size=1, max_size=2)),
+        "answers": draw(st.lists(st.sampled_from([1, 12, 60]), min_size=1, max_size=2)),
         "final": draw(st.booleans()),
         "max_tokens": draw(st.sampled_from([1, 8, 8, 300])),
         "run": RunSettings(

@@ -127,8 +127,8 @@ def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
 )
 def test_memory_compressed_in_mid_answer_equals_the_slow_model(name: str, method: Method) -> None:
     """The second answer starts from the memory that the first one left."""
-    sizes = BudgetSplit(budget=100, prompt=3, catalyst=0, question=4, answer=8)
-    read_and_ask(name, method, RunSettings(), sizes=sizes, length=200, answers=(45, 40))
+    sizes = BudgetSplit(budget=80, prompt=3, catalyst=0, question=4, answer=8)
+    read_and_ask(name, method, RunSettings(), sizes=sizes, length=150, answers=(40, 36))
 
 
 def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
