@@ -36,6 +36,7 @@ _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
 _OF_MARKDOWN = re.compile(r"\.(?:md|markdown|mdx|rmd|qmd)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 """Files in which a heading needs no empty line before it."""
+_CELL = re.compile(r"(?:^|, )cell (\d+)$")
 _FENCE = re.compile(r"`{3,}(?=[^`]*$)|~{3,}")
 _UNDERLINE = re.compile(r"={3,}|-{3,}")
 _TO_PAGE = re.compile(r"(?:\.[ .]*\.|\s{2,})\s*\d+$")
@@ -136,6 +137,18 @@ def of_kind(parts: Sequence[Part], kind: str) -> list[Part]:
     return own or [part for part in parts if kind == "chapter" and part.kind == "numeral"]
 
 
+def joined(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts; the cells of a notebook below one heading are one, others are none."""
+    found: list[Part] = []
+    for part in parts:
+        if cell := _CELL.search(part.title):
+            part = replace(part, title=part.title[: cell.start()], place=f"from cell {cell[1]}")
+            if found and found[-1].title == part.title and found[-1].end == part.begin:
+                part = replace(found.pop(), end=part.end)
+        found += [part] if part.title else []
+    return found
+
+
 def outline(sources: SourceSet) -> list[Part]:
     """Return the parts of a text, in their order, in one pass."""
     ends: dict[int, Line] = {}
@@ -233,12 +246,13 @@ def _part(title: str, line: Line, depth: int = 0) -> Part:
     """Return the part of a heading; `depth`: its level, if the document says it."""
     title = " ".join(title.split())
     kind = number = ""
-    if match := _NUMBERED.match(in_english(title)):
+    name = _CELL.sub("", title)
+    if match := _NUMBERED.match(in_english(name)):
         kind = (match["kind"] or match["of"]).lower()
         number = number_of(match["number"] or match["ordinal"])
-    elif numeral := _NUMERAL.match(title):
+    elif numeral := _NUMERAL.match(name):
         kind, number = "numeral", number_of(numeral["number"])
-    elif section := _SECTION.match(title):
+    elif section := _SECTION.match(name):
         kind, number = "section", section["number"]
     level = 1 if kind in OUTER else 2 if kind in INNER else 3
     if kind == "section":

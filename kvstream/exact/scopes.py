@@ -18,7 +18,7 @@ from math import inf
 from time import gmtime, strftime
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.exact.outline import Part, in_english, number_of, of_kind, outline
+from kvstream.exact.outline import Part, in_english, joined, number_of, of_kind, outline
 from kvstream.exact.routing import EXCLUSIVE, INNER, OUTER
 from kvstream.exact.units import chat_name, is_head
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
@@ -217,8 +217,9 @@ def _scope(sources: SourceSet, only: str) -> Scope:
             at = int(which) - 1 if which.isdecimal() else -1
             scope.ranges = _messages(sources.again(), scope, slice(at, at + 1 or None))
         return scope
-    parts = outline(sources.again())
-    hits = _hits(parts, only)
+    every = outline(sources.again())
+    parts = joined(every)
+    hits = _hits(parts, only) or _hits(every, only)
     if not hits and (few := _MESSAGES.fullmatch(only)):
         (first,), (last,) = _ends(only, few["first"], few["last"])
         scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
@@ -279,15 +280,10 @@ def _hits(parts: list[Part], only: str) -> list[Part]:
     name = " ".join(match["name"].casefold().split())
     titles = [(part, part.title.casefold()) for part in parts]
     exact = [part for part, title in titles if title in (name, only.casefold())]
-    cells: list[Part] = []  # of a notebook, below a heading
-    for part, title in titles:
-        if re.sub(r", cell \d+$", "", title) in (name, only.casefold()):
-            joins = bool(cells) and cells[-1].end == part.begin
-            cells[-1:] = [replace(cells[-1], end=part.end)] if joins else [*cells[-1:], part]
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
     within = re.compile(rf"\b{re.escape(name)}\b(?!\.\d)")
     inside = [part for part, title in titles if within.search(title)]
-    if hits := exact or cells or bare or (inside if len(name) > 2 and not number_of(name) else []):
+    if hits := exact or bare or (inside if len(name) > 2 and not number_of(name) else []):
         return hits
     other = re.sub(r"^(?:clause|subsection|item|rule)(?=s? \d)", "section", name)
     return _hits(parts, other) if other != name else []

@@ -17,7 +17,7 @@ from pathlib import PurePath
 
 from kvstream.errors import SourceError
 from kvstream.exact.counting import Place, Tally
-from kvstream.exact.outline import Part, of_kind, outline
+from kvstream.exact.outline import Part, joined, of_kind, outline
 from kvstream.exact.routing import HEADINGS, OF_LOG
 from kvstream.exact.words import OTHER, Words
 from kvstream.input.blocks import TextBlock
@@ -91,6 +91,7 @@ def _samples(sources: SourceSet) -> Iterator[tuple[int, Sequence[Line]]]:
 
 def headings(parts: Sequence[Part], unit: str) -> list[Part]:
     """Return the parts of a unit; chapters without numbers by the highest level of several."""
+    parts = joined(parts)
     if unit == "section":
         return [part for part in parts if part.kind in ("section", "")]
     if own := of_kind(parts, unit):

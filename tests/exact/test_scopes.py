@@ -19,6 +19,7 @@ from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact import scopes
 from kvstream.exact.outline import in_english, number_of, outline
+from kvstream.exact.units import count_units
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import lines_of
 from kvstream.settings import ModelSettings
@@ -385,12 +386,36 @@ def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
     assert read(path, only="section Snow").split() == ["#", "Snow", "b", "c"]
-    path.write_text(path.read_text().replace("# Snow", "# Part A"))
-    assert read(path, only="part A").split() == ["#", "Part", "A", "b", "c"]
-    path.write_text(path.read_text().replace("# Part A", "# Snow"))
+    path.write_text(path.read_text().replace("# Snow", "## Part A"))
+    assert read(path, only="part A").split() == ["##", "Part", "A", "b", "c"]
+    path.write_text(path.read_text().replace("## Part A", "# Snow"))
     path.write_text(json.dumps({"cells": cells * 2, "nbformat": 4}))
-    with pytest.raises(SourceError, match="2 parts are Snow: Snow, cell 3, Snow, cell 9"):
+    with pytest.raises(SourceError, match=r"Snow: Snow \(from cell 3\), Snow \(from cell 9\)"):
         read(path, only="Snow")
+    assert read(path, only="Snow, cell 4").split() == read(path, only="cell 4").split() == ["b"]
+
+
+def test_chapters_of_a_notebook(tmp_path: Path) -> None:
+    texts = ["x", "# Chapter 1", "a", "# Chapter 2: Snow", "b", "c", "# Chapter 3", "d"]
+    path = tmp_path / "a.ipynb"
+
+    def write(texts: list[str]) -> None:
+        cells = [{"cell_type": "markdown", "source": text} for text in texts]
+        path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+
+    def count(unit: str) -> int | None:
+        sources = open_sources([str(path)])
+        tally = count_units(sources, sources, unit, None)
+        return tally and tally.count
+
+    write(texts)
+    assert read(path, only="chapter 2").split()[-2:] == ["b", "c"]
+    assert read(path, only="chapters 1-2").split()[-2:] == ["b", "c"]
+    assert count("chapter") == 3
+    write(["# Rain", "a", "b", "# Snow", "c"])
+    assert (count("chapter"), count("section")) == (2, 2)
+    write(["a", "b", "c"])
+    assert count("chapter") is None
 
 
 def test_headings_within_a_cell_of_a_notebook(tmp_path: Path) -> None:
