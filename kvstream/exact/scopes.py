@@ -72,11 +72,11 @@ _WHEN = re.compile(
     re.IGNORECASE,
 )
 _STAMP = re.compile(
-    r"\u200e?\[?(?P<a>\d{1,4})(?P<sep>[-./])(?P<b>\d\d?)(?P=sep)(?P<c>\d{1,4})(?:,? |[T,])(?:at )?"
+    r"\[?(?P<a>\d{1,4})(?P<sep>[-./])(?P<b>\d\d?)(?P=sep)(?P<c>\d{1,4})(?:,? |[T,])(?:at )?"
     r"(?P<clock>\d\d?:\d\d)(?P<second>:\d\d)?(?:\s?(?P<half>[AaPp])\.?[Mm]\b)?"
 )
 """The time of a chat or a diary, which a log does not have: without seconds or century."""
-_SLASHED = re.compile(r"\W{0,4}(\d\d?)/(\d\d?)/\d\d")
+_SLASHED = re.compile(r"\W{0,4}(\d\d?)[-/](\d\d?)[-/]\d\d")
 _MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
 Keep = Callable[[Line], bool]
 
@@ -421,8 +421,10 @@ def _time(line: Line, parser: LineParser) -> float | None:
 
 def _as_in_a_log(text: str) -> str:
     """Return a text whose time a log would not have with seconds and the century."""
-    match = _STAMP.match(text)
-    if match is None or (match["second"] and max(map(len, match.group("a", "c"))) == 4):
+    match = _STAMP.match(text := text.removeprefix("\u200e"))
+    if match is None or (
+        match["second"] and "," not in match[0] and max(map(len, match.group("a", "c"))) == 4
+    ):
         return text
     a, sep, b, c = match.group("a", "sep", "b", "c")
     century = "20" * (len(c) == 2)

@@ -429,6 +429,15 @@ def test_headings_within_a_cell_of_a_notebook(tmp_path: Path) -> None:
     assert "".join(read(path, only="Rain").split()) == "#Rain" + "a```#no```##Drops##bc"
 
 
+@pytest.mark.parametrize("day", ["{}/03/2024", "{}-03-2024", "2024/03/{}", "2024-03-{}"])
+@pytest.mark.parametrize("mark", ["", "\u200e"])
+def test_times_of_chats_with_seconds_and_century(tmp_path: Path, day: str, mark: str) -> None:
+    path = tmp_path / "a.txt"
+    lines = [f"{mark}[{day.format(number)}, 10:11:12] Ann: x\n" for number in range(11, 16)]
+    path.write_text("".join(lines), encoding="utf-8")
+    assert read(path, since="2024-03-12", until="2024-03-13").splitlines(True) == lines[1:3]
+
+
 @pytest.mark.parametrize("end", [" - Ann: x\n", ":30 ERROR x\n"])
 def test_days_before_the_first_that_shows_the_order(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.txt"
