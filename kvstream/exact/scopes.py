@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
