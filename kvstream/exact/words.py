@@ -192,17 +192,23 @@ def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, small: np.ndarray
 def inflections(word: str) -> list[str]:
     """Return the regular English forms of a word: ``cry``, ``cries``, ``cried``, ``crying``."""
     low = word.lower()
-    if not (low.isascii() and low.isalpha() and len(low) > 2):
+    if not (low[-1].isalpha() and spaced(low[-1]) and len(low) > 1):
         return [word]
     stem = word[:-1]
     if low.endswith("e"):
-        return [word, word + "s", word + "d", stem + "ing"]
+        rest = word[:-2] + "y" if low.endswith("ie") else word
+        rest = rest if low.endswith(("ee", "ie", "oe", "ye")) else stem
+        return [word, word + "s", word + "d", rest + "ing"]
     if low.endswith("y") and low[-2] not in _VOWELS:
         return [word, stem + "ies", stem + "ied", word + "ing"]
     plural = word + ("es" if low.endswith(("s", "x", "z", "ch", "sh")) else "s")
     forms = [word, plural, word + "ed", word + "ing"]
-    if low[-1] not in _VOWELS + "wxy" and low[-2] in _VOWELS and low[-3] not in _VOWELS:
-        forms += [word + low[-1] + "ed", word + low[-1] + "ing"]
+    if low.endswith("o"):
+        forms.append(word + "es")
+    before = low[-3:-2] if low[-4:-2] != "qu" else "q"
+    if low[-1] not in _VOWELS + "wxy" and low[-2] in _VOWELS and before not in [*_VOWELS]:
+        double = "k" if low[-1] == "c" else low[-1]
+        forms += [word + double + "ed", word + double + "ing"]
     return forms
 
 

@@ -146,6 +146,11 @@ def test_case_and_inflections() -> None:
     assert inflections("stop") == ["stop", "stops", "stoped", "stoping", "stopped", "stopping"]
     assert inflections("love") == ["love", "loves", "loved", "loving"]
     assert inflections("church") == ["church", "churches", "churched", "churching"]
+    text = "go goes seeing agreeing dyeing lying heroes photos e-mails equipped panicking cafés PCs"
+    words = "go see agree dye lie hero photo e-mail equip panic café PC"
+    counts = [count_words(blocks(text, 7), Words(w, inflected=True)).count for w in words.split()]
+    assert counts == [2, *[1] * 11]
+    assert inflections("猫") + inflections("名前") + inflections("C++") == ["猫", "名前", "C++"]
 
 
 def test_korean_words_have_particles() -> None:
