@@ -145,7 +145,7 @@ def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
 
     every = joined(outline(sources))
     parts, noun = (headings(every, unit) if unit else every), unit or "heading"
-    if not parts and unit not in ("", "chapter", "section"):
+    if not parts and unit not in ("", "heading", "chapter", "section"):
         return None
     if not parts:
         parts, noun = every, "heading"

@@ -176,9 +176,9 @@ def _headings(
         ends[line.block.source] = line
         text = line.text.strip()
         if isinstance(now := line.block.place, str):
-            if now not in (place, ""):
+            if text and now not in (place, ""):
                 yield _part(now, line, getattr(now, "level", 0)), line
-            place = now
+            place = now if text else place
         elif not fence:
             begins = blank or (tight and _MARKDOWN.match(text) is not None)
             part = _heading(line, after.text.strip() if after else "", blank=begins)

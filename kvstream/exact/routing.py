@@ -53,13 +53,14 @@ UNITS = {
     "warning": "warnings?(?: messages)?",
     "page": "pages?",
     "chapter": "chapters?",
-    "section": "sections?|headings?",
+    "section": "sections?",
+    "heading": "headings?",
     **{name: f"{name}s?" for name in ("part", "act", "scene", "article", "paragraph", "word")},
 }
 """The units of a text that can be counted, with the words for each."""
 OF_LOG = {"error": ("error", "fatal"), "warning": ("warning",)}
 """The units of a log, with the levels of their lines."""
-HEADINGS = ("chapter", "section", "part", "act", "scene", "article")
+HEADINGS = ("heading", "chapter", "section", "part", "act", "scene", "article")
 OUTER = ("volume", "part", "book", "act")
 INNER = ("chapter", "letter", "canto", "scene", "article", "appendix", "lecture", "section",
          "stave")  # fmt: skip

@@ -92,6 +92,8 @@ def _samples(sources: SourceSet) -> Iterator[tuple[int, Sequence[Line]]]:
 def headings(parts: Sequence[Part], unit: str) -> list[Part]:
     """Return the parts of a unit; chapters without numbers by the highest level of several."""
     parts = joined(parts)
+    if unit == "heading":
+        return parts
     if unit == "section":
         return [part for part in parts if part.kind in ("section", "")]
     if own := of_kind(parts, unit):

@@ -522,6 +522,19 @@ def test_parts_and_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert out == '"Anna" occurs 3 times.\n"Bea" occurs 2 times.\n"Anna and Bea" occurs once.\n'
 
 
+def test_headings_of_all_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.html"
+    path.write_text(
+        "<h1>Part One</h1><h2>Chapter 1</h2><p>Rain<h2>Chapter 2</h2><h3>2.1 Sea</h3><p>Rain"
+    )
+    out, _ = ask(capsys, str(path), "How many headings are there?")
+    assert out == "There are 4 headings.\n"
+    out, _ = ask(capsys, str(path), "List all headings")
+    assert out.split("\n")[:2] == ["There are 4 headings:", "Part One"]
+    _, told = ask(capsys, str(path), "How many chapters are there?")
+    assert "by their headings, Chapter 1 to Chapter 2." in told
+
+
 def test_headings_without_numbers_are_chapters(tmp_path: Path) -> None:
     page = "".join(f"# The {n}\n\n## Of it\n\ntext\n\n" for n in ("Storm", "Calm", "End"))
     assert units(tmp_path, "a.md", page, "chapter") == 3

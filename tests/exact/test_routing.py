@@ -58,7 +58,7 @@ COUNTS = {
     "length of the file in lines": ("", "line", ""),
     "the total of all records here": ("", "record", ""),
     "Without the header, how many rows has it": ("", "row", ""),
-    "how many headings in total, regardless of rank": ("", "section", ""),
+    "how many headings in total, regardless of rank": ("", "heading", ""),
     "Does the word rudder turn up, and how often?": ("rudder", "", ""),
     "brass lamps: number of mentions": ("brass lamps", "", ""),
     "Ottla is named how often in chapter 2?": ("Ottla", "", "chapter 2"),

@@ -24,8 +24,8 @@ from kvstream.errors import SourceError
 from kvstream.reporters.format import in_line, json_line
 from kvstream.settings import ModelSettings
 
-OFFERED = tuple(unit for unit in UNITS if unit != "word")
-"""Units of --unit; words are what is counted in them."""
+OFFERED = tuple(unit for unit in UNITS if unit not in ("word", "heading"))
+"""Units of --unit; words are what is counted in them, and headings are of all its levels."""
 SHARED = ("plain", "max_unpacked", "only", "since", "until", "each", "json", "quiet")
 """Options of the table."""
 
