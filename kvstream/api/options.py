@@ -195,7 +195,11 @@ def refuse_twice(methods: Sequence[object], option: str) -> None:
 
 
 def refuse_unsampled(options: Mapping[str, Any], temp: float) -> None:
-    """Raise UsageError for options of sampling at temperature 0, where they have no effect."""
+    """Raise UsageError for options without effect: of sampling at temperature 0, of an extract."""
+    for name, row in TABLE.items():
+        for other, why in row.excludes.items():
+            if options.get(name) and options.get(other):
+                raise UsageError(why)
     for name, default in SAMPLING.items():
         if not temp and options.get(name, default) != default:
             raise UsageError(

@@ -253,6 +253,13 @@ def test_methods_to_compare_are_a_list_of_some(model, tmp_path: Path) -> None:
         refused(lambda each=each: kvstream.ask_each(tmp_path, "Who?", **each), says)
 
 
+@pytest.mark.parametrize("options", [{"strict": True}, {"brief": True}, {"temp": 0.5}])
+def test_an_extract_takes_no_option_of_a_written_answer(model, memory, options) -> None:
+    options |= {"extract": True}
+    refused(lambda: model.ask(text=TEXT, question="Who?", **options), "--extract writes no")
+    refused(lambda: memory.ask("Who?", **options), "--extract writes no")
+
+
 @pytest.mark.parametrize("options", [{"top_p": 0.5}, {"top_k": 3}])
 def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) -> None:
     says = f"{next(iter(options))}= has no effect at temperature 0"

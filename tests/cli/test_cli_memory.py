@@ -574,6 +574,8 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) 
         assert told["peak"]["kv_tokens"] <= told["budget"]["tokens"] == 700
         assert re.search(rf"answered from .*{name}.txt, .* saw \d+ of \d+ entries", ran.stderr)
     assert Path(both).read_bytes() == before
+    ran = cli("chat", "--memory", both, "-n", "4", stdin=b"Who hid the letter?\n")
+    assert re.search(r"answered from .*harbor.txt, .* saw \d+ of \d+ entries", ran.stderr)
     ran = cli("ask", "--memory", both, "And why?", "--json", "-n", "4")
     assert "narrowed" not in json.loads(ran.stdout)
 

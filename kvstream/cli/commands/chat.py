@@ -24,7 +24,7 @@ from kvstream.cli.shared.running import check_early, plainly, prepared
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered
 from kvstream.reporters.answer_writer import AnswerWriter
-from kvstream.reporters.plain import Recorder
+from kvstream.reporters.plain import Recorder, narrowed_line
 
 HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
@@ -93,6 +93,8 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
                         each.show(event)
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
+                        if not options.quiet and (line := narrowed_line(event.result)):
+                            reporter.tell(line)
                         for warning in event.result.warnings:
                             if warning not in warnings:
                                 reporter.tell(f"Warning: {warning}")

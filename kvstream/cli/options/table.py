@@ -349,6 +349,7 @@ def refuse(command: str, values: Mapping[str, Any]) -> None:
     """Raise click's UsageError for options that make no sense together, by the table."""
     summary = command == "summarize" and values["extract"] is None
     present = {**values, "extract": summary or values["extract"]}  # a summary may be an extract
+    shows = summary and values["model"] == "pocket"
     for name, each in ROWS.items():
         if name not in values or not typed(each.key):
             continue
@@ -358,6 +359,11 @@ def refuse(command: str, values: Mapping[str, Any]) -> None:
         for other, why in each.excludes.items():
             if values.get(other):
                 raise click.UsageError(why)
+            if shows and other == "extract":
+                raise click.UsageError(
+                    f"{each.flag} has no effect, because pocket shows sentences of the text; leave "
+                    "it out, or add --no-extract."
+                )
         if values.get("each") and each.one_text and values[name] != types.NONE:
             raise click.UsageError(f"{each.one_text}; leave it out, or leave out --each.")
     if typed("quiet") and typed("progress") and values["progress"] != "none":
