@@ -30,6 +30,7 @@ _SPACES = "'’ \u00a0\u202f"
 _SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
 _UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS})?")
 """A sign or code before or behind a number."""
+_OUTER_SIGN = re.compile(rf"^([+-])\s*({_SIGNS})\s*")
 _NUMBER = (
     rf"[+-]?(?:\d+|[1-9]\d{{{{0,2}}}}(?:[{{group}}{_SPACES}]\d{{{{3}}}})+)?"
     r"(?:{point}\d+)?(?:[eE][+-]?\d{{1,2}})?"
@@ -59,6 +60,11 @@ _KEYWORDS = frozenset(re.findall(
 ))  # fmt: skip
 
 
+def _number(text: str) -> re.Match[str] | None:
+    """Return the match of a number, also of -$5 and with the minus of typography."""
+    return _UNIT.fullmatch(_OUTER_SIGN.sub(r"\2\1", text.replace("\u2212", "-")))
+
+
 @dataclass
 class Numbers:
     """How the numbers of a column are written, from its first values."""
@@ -76,7 +82,7 @@ class Numbers:
         unsure, dates, values = "", list[tuple[str, ...]](), [*values]
         for value in values:
             dates += [date.groups("")] if (date := DATE.fullmatch(value)) else []
-            match = _UNIT.fullmatch(value)
+            match = _number(value)
             fits = [p for p, s in _STYLES.items() if match and s.fullmatch(match[2].strip())]
             if len(fits) == 1:
                 only[fits[0]] += 1
@@ -96,7 +102,7 @@ class Numbers:
         if self.point == "." and _PLAIN.fullmatch(value):  # the usual case, which is quick
             self.units[""] += 1
             return Decimal(value)
-        match = _UNIT.fullmatch(value.strip())
+        match = _number(value.strip())
         if match is None or not _STYLES[self.point].fullmatch(number := match[2].strip()):
             return None
         self.units[match[1] or match[3] or ""] += 1
