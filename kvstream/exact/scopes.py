@@ -77,7 +77,12 @@ _STAMP = re.compile(
 )
 """The time of a chat or a diary, which a log does not have: without seconds or century."""
 _SLASHED = re.compile(r"\W{0,4}(\d\d?)[-/](\d\d?)[-/]\d\d")
+_DAY_OR_WEEKDAY = re.compile(
+    rf"{'|'.join(_WEEKDAYS)}|\d{{4}}-(?:(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))(?!\d)", re.IGNORECASE
+)
 _MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
+EARLIEST = 1e8
+"""Times below it, in 1973, are of a clock without a day, such as seconds since a start."""
 Keep = Callable[[Line], bool]
 
 
@@ -449,6 +454,16 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     if value.endswith(EXCLUSIVE):
         clock, step = ("23:59:59", 1) if rest == "00:00:00" else ("00:00:00", -1e-6)
         return _limit(value.removesuffix(EXCLUSIVE), parser, first, clock) + step
+    undated = not parser.dated or (not parser.has_days and first < EARLIEST)
+    if undated and (match := _DAY_OR_WEEKDAY.match(value)):
+        if match[1] is None or not parser.has_days:
+            own, example = ("year", "'Jun 15 10:30'") if parser.has_days else ("day", "10:30")
+            raise UsageError(
+                f"The times of the text have no {own}, so nothing shows which of them are of "
+                f"{match[0]}; write {example}."
+            )
+        month = datetime(2000, int(match[1]), 1)  # no year can be compared
+        value = f"{month:%b} {match[2]}{value[match.end() :]}"
     if match := _MONTH_DAY.match(value):  # of the year in which it is next to the first time
         year = datetime.fromtimestamp(first, UTC).year
         days = []

@@ -600,6 +600,22 @@ def test_times_are_in_the_zone_of_the_first_one(tmp_path: Path, since: str) -> N
         read(path, since="03:00")
 
 
+def test_times_without_a_year_or_a_day(tmp_path: Path) -> None:
+    """Their years are made up, so that no day of a user is before or after all of them."""
+    path = tmp_path / "sys.log"
+    path.write_text("".join(f"Jun {day} 06:10:00 h a[1]: user {day}\n" for day in (14, 15, 16)))
+    for since in ("2025-06-15", "2025-06-15T06:10", "1990-06-15 06:10"):
+        assert [read(path, since=since).count("user"), read(path, until=since)[4:6]] == [2, "14"]
+    for text, day, says in (
+        (path.read_text(), "Sunday", "have no year, so nothing shows which of them are of Sunday"),
+        ("06:10:00 INFO user\n", "2025-06-15", "have no day"),
+        ("[   12.3456] usb 1\n", "2025-06-15", "have no day"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=says):
+            read(path, until=day)
+
+
 def test_ranges_that_are_reversed(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text(book("CHAPTER I", "CHAPTER II"))
