@@ -457,9 +457,9 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     undated = not parser.dated or (not parser.has_days and first < EARLIEST)
     if undated and (match := _DAY_OR_WEEKDAY.match(value)):
         if match[1] is None or not parser.has_days:
-            own, example = ("year", "'Jun 15 10:30'") if parser.has_days else ("day", "10:30")
+            lacks, example = ("year", "'Jun 15 10:30'") if parser.has_days else ("day", "10:30")
             raise UsageError(
-                f"The times of the text have no {own}, so nothing shows which of them are of "
+                f"The times of the text have no {lacks}, so nothing shows which of them are of "
                 f"{match[0]}; write {example}."
             )
         month = datetime(2000, int(match[1]), 1)  # no year can be compared
