@@ -25,7 +25,7 @@ _COMPOUND = rf"(?:{TENS})(?:[- ](?:{WORDS}))?"
 _NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{_COMPOUND}|{ORDINALS}|{WORDS}))"
 _NUMBERED = re.compile(
     rf"(?:the )?(?P<kind>{'|'.join(OUTER + INNER)}),? (?:no\.? )?{_NUMBER}"
-    r"(?:(?:[.:)\]]|\s*[-–—]|$).*|\s+(?-i:[A-Z\"“]).*[^.,;])$"
+    r"(?:(?:[.)\]]|\s*[-–—:]|$).*|\s+(?-i:[A-Z\"“]).*[^.,;])$"
     rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{'|'.join(OUTER + INNER)})(?:[.:].*)?$",
     re.IGNORECASE,
 )  # fmt: skip
@@ -68,7 +68,7 @@ _STEM = rf"(?:{'|'.join(_STEMS)})\w{{0,6}}"
 _WEST = re.compile(
     rf"(?:(?P<kind>{_KIND}) +(?P<number>\d+|[ivxlc]+|{_STEM})"
     rf"|(?P<ordinal>\d+\.|{_STEM}) +(?P<of>{_KIND}))"
-    r"(?P<rest>$|[.:)]? *[-–—].*|[.:)].*| +(?-i:[^\W\d_a-zß-öø-ÿа-я]|[\"“«„]).*[^.,;])$",
+    r"(?P<rest>$|[.:)]? *[-–—].*|[.)].*|\s?:.*| +(?-i:[^\W\d_a-zß-öø-ÿа-я]|[\"“«„]).*[^.,;])$",
     re.IGNORECASE,
 )
 

@@ -559,6 +559,9 @@ def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -
     assert ran.stdout == ("Question: Where?\nIt is 51234.\n\nQuestion: Who?\nIt is 51234.\n")
     assert ran.stderr.count(" peak ") == 1, "one reading, whose cost is told once"
     assert "answered in 0.5 s" in ran.stderr
+    for each in ((), ("--each",)):
+        ran = cli("ask", book, "-Q", "How often is snow mentioned?", "-Q", "Who?", *each)
+        assert "\nQuestion: Who?\nIt is 51234.\n" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_headings(tmp_path: Path, headings: tuple[str, ...], only: str, contents
         (("Erstes Kapitel", "Zweites Kapitel", "13. Kapitel"), "Kapitel 13"),
         (("Kapitel I", "Kapitel II: Fort", "Kapitel XIII"), "chapter xiii"),
         (("CHAPITRE PREMIER", "Chapitre deux", "Chapitre XIII. Étés"), "chapitre 13"),
+        (("Chapitre premier", "Chapitre II : la mer", "Chapitre XIII\u00a0: Étés"), "chapitre 13"),
+        (("Chapter 1 : Away", "Chapter II : the sea", "CHAPTER 13 : HOME"), "chapter 13"),
         (("Capítulo primero", "Capítulo 2", "Capítulo 13 Época"), "capítulo 13"),
         (("Capitolo primo", "Capitolo secondo", "Capitolo 13"), "capitolo 13"),
         (("Глава первая", "ГЛАВА ВТОРАЯ", "Глава 13. Ночь"), "глава 13"),

@@ -58,6 +58,8 @@ class Options:
     loading: ModelSettings
     methods: tuple[str, ...]
     """The methods to use. If there are several, they are compared."""
+    one_of_several: bool = False
+    """Whether other questions were answered without a model, so that answers need labels."""
     skim: str = row(
         AUTO, "Model",
         "Who reads a long text first and keeps passages; --model then reads the best ones and "

@@ -53,7 +53,7 @@ def read_each(paths: Sequence[str], options: Options) -> int:
         interrupts.reading = True
         withheld = False
         printed = options.json or (into is None and command != "remember")
-        labels = len(options.request.questions) > 1, compares
+        labels = len(options.request.questions) > 1 or options.one_of_several, compares
         for outcome in outcomes:
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
             # An answer that could not be written to its file goes to stdout.

@@ -110,7 +110,8 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
     for questions, names in rest.items():
         if questions:
             some = {question: aims[question] for question in questions}
-            readings.append((names if options.each else paths, _for_model(paths, options, some)))
+            own = replace(options, one_of_several=len(aims) > 1)
+            readings.append((names if options.each else paths, _for_model(paths, own, some)))
     return SOME_FAILED if failures else 0, readings, answered
 
 

@@ -164,7 +164,7 @@ def _show(
 
 def answer_writer(stack: ExitStack, output: Sink, options: Options) -> AnswerWriter:
     """Return what writes the answers of a command until `stack` closes."""
-    labels = len(options.request.questions) > 1
+    labels = len(options.request.questions) > 1 or options.one_of_several
     writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
     stack.callback(writer.close)
     return writer
