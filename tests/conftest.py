@@ -45,7 +45,9 @@ FEW_LAYERS = dict.fromkeys(
 )  # fmt: skip
 FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
-METERED = ("cli", "run", "test_scratch")
+NARROW = 64
+"""Width of the MLP of those layers. Memory does not depend on it."""
+METERED = ("run", "test_cli_end_to_end", "test_scratch")
 """Folders and modules whose tests measure scratch memory, as all runs of users do. Operations take
 five times as long. `tests/model/test_scratch.py` checks what is measured, in every method."""
 
@@ -104,6 +106,12 @@ def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedM
     def first(model: Any, *how: Any) -> BoundedModel:
         model.model.layers = model.model.layers[:layers]
         model.config.num_hidden_layers = len(model.model.layers)
+        if layers is not None:
+            for layer in model.model.layers:
+                for part in (layer.mlp.gate_proj, layer.mlp.up_proj):
+                    part.weight.data = part.weight.data[:NARROW].clone()
+                part = layer.mlp.down_proj
+                part.weight.data = part.weight.data[:, :NARROW].clone()
         return made(model, *how)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -58,10 +58,10 @@ def test_memory_that_no_layer_sees_is_warned_of(
     assert any("sees more than 300 positions" in message for message in told) is warned
 
 
-def test_what_fits_is_answered_as_by_transformers(session: Session, tmp_path: Path) -> None:
+def test_what_fits_is_answered_as_by_transformers(whole_session: Session, tmp_path: Path) -> None:
     text = "The passkey for the old mill is 70615. It rained all night.\nNobody came.\n"
     (tmp_path / "short.txt").write_text(text)
-    ours = result(run(session, tmp_path / "short.txt", RunSettings(max_tokens=12)))
+    ours = result(run(whole_session, tmp_path / "short.txt", RunSettings(max_tokens=12)))
     tokenizer = AutoTokenizer.from_pretrained(pocket.path())
     model = AutoModelForCausalLM.from_pretrained(pocket.path(), dtype=torch.float32)
     ids = tokenizer.apply_chat_template(
@@ -305,11 +305,11 @@ def test_the_model_writes_the_likeliest_tokens_of_a_whole_pass(session: Session)
 
 def test_the_model_writes_second_choices_where_it_is_least_sure(session: Session) -> None:
     run = RunSettings(Budget(tokens=300), max_tokens=6)
-    written = [*session.write(run, "You count.", "one two three", start="one two", more=2)]
-    request = Request(("one two three",), run, system="You count.", layout=Layout(""))
+    written = [*session.write(run, "You count.", "a b c d", start="a b c", more=2)]
+    request = Request(("a b c d",), run, system="You count.", layout=Layout(""))
     prompt, tokenizer = session.settle(request).prompt, session.tokenizer
-    ids = [*prompt.head, *prompt.tail("one two three")]
-    ids += tokenizer.encode("one two", continuing=True)
+    ids = [*prompt.head, *prompt.tail("a b c d")]
+    ids += tokenizer.encode("a b c", continuing=True)
 
     def greedy(begin: list[int]) -> tuple[list[int], list[Any]]:
         found, all_likely = [*begin], []
