@@ -161,6 +161,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["compare", "BOOK", "Q?", "--checkpoint", "c"], "a checkpoint is of one method"),
         (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
+        (["summarize", "BOOK", "--as", "log", "--temp", "1"], "--temp has no effect with --as log"),
         (["summarize", "BOOK", "--temp", "1"], "leave it out, or add --no-extract."),
         (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
         (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),

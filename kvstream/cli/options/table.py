@@ -351,7 +351,8 @@ def refuse(command: str, values: Mapping[str, Any]) -> None:
     """Raise click's UsageError for options that make no sense together, by the table."""
     summary = command == "summarize" and values["extract"] is None
     present = {**values, "extract": summary or values["extract"]}  # a summary may be an extract
-    shows = summary and values["model"] == "pocket"
+    a_log = summary and click.get_current_context().params.get("kind") == "log"
+    shows = summary and not a_log and values["model"] == "pocket"
     for name, each in ROWS.items():
         if name not in values or not typed(each.key):
             continue
