@@ -48,8 +48,8 @@ FEW_LAYERS["memory"] = 3
 NARROW = 64
 """Width of the MLP of those layers. Memory does not depend on it."""
 METERED = ("run", "test_cli_end_to_end", "test_scratch")
-"""Folders and modules whose tests measure scratch memory, as all runs of users do. Operations take
-five times as long. `tests/model/test_scratch.py` checks what is measured, in every method."""
+"""Folders whose tests measure scratch memory, as all runs of users do. Operations take five times
+as long, so the others do not. `tests/model/test_scratch.py` checks what is measured."""
 
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
@@ -145,7 +145,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     session.load = partial(_load, layers=_layers(item))  # type: ignore[assignment]
     due = _due()
-    measures = item.path.stem in METERED or item.path.parent.name in METERED
+    measures = item.path.parent.name in METERED
     Scratch.due = due if measures else lambda *_: None  # type: ignore[method-assign,assignment]
 
 
