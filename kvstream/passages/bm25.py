@@ -1,9 +1,9 @@
 """BM25 of excerpts that are read once: the counts of an excerpt do not grow with the text.
 
-Words are compared by their first letters, and common words are left out. An excerpt gets a part of
-the scores of its neighbors, and of the scene around it, because an answer is often near the words
-of the question. One that has most of these words, with its neighbors, ranks above one that repeats
-a few.
+Words are compared by their first letters, and common words are left out. A word of almost the same
+meaning (`related.py`) counts as a part of an occurrence. An excerpt gets a part of the scores of
+its neighbors, and of the scene around it, because an answer is often near the words of the
+question. One that has most of these words, with its neighbors, ranks above one that repeats a few.
 
 Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
 with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never negative.
@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from kvstream.passages.excerpts import Excerpt
+from kvstream.passages.related import related
 from kvstream.tokenization.forms import COMMON, STEM, words
 
 SATURATION, LENGTH_SHARE = 1.0, 0.75
@@ -31,12 +32,16 @@ COVERAGE = 2.0
 """How much more an excerpt counts that has, with its neighbors, all words of the question."""
 SCENE, REACH = 0.4, 3
 """Weight of the best scene, the excerpts within REACH, to that of the best excerpt."""
+RELATED, SURE = 0.6, 0.7
+"""How much a word of the same meaning counts, beside the word of the question; and from which share
+of the question's words, at one place, it counts less: not at all if a place has them all."""
 GAP = 8
 """Maximum bytes of white space between two neighbors."""
 
 
 Counts: TypeAlias = tuple[int, np.ndarray]
-"""Words of an excerpt without common ones, and occurrences of each word of the question, int64."""
+"""Words of an excerpt without common ones, and for each word of the question its occurrences, and
+the shares of those of related words; float [2, w]."""
 
 
 class QuestionWords:
@@ -44,6 +49,12 @@ class QuestionWords:
 
     def __init__(self, question: str) -> None:
         self._terms = [*dict.fromkeys(words_of(question))]
+        self._shares: dict[str, list[tuple[int, int, float]]] = {}
+        """For each word of a text that counts: rows and columns of its shares in `Counts`."""
+        for column, term in enumerate(self._terms):
+            self._shares.setdefault(term, []).append((0, column, 1.0))
+            for word, share in related(term).items():
+                self._shares.setdefault(word, []).append((1, column, share))
         self._excerpts = self._words = 0
         self._having = np.zeros(len(self._terms), dtype=np.int64)
 
@@ -51,10 +62,13 @@ class QuestionWords:
         """Add the next excerpt of the text, and return its counts."""
         words = words_of(text)
         often = Counter(words)
-        counts = np.array([often[word] for word in self._terms], dtype=np.int64)
+        counts = np.zeros((2, len(self._terms)))
+        for word in sorted(often.keys() & self._shares.keys()):
+            for row, column, share in self._shares[word]:
+                counts[row, column] += share * often[word]
+        self._having += counts[0] > 0
         self._excerpts += 1
         self._words += len(words)
-        self._having += counts > 0
         return len(words), counts
 
     @property
@@ -73,16 +87,18 @@ class QuestionWords:
         self._having = np.array(having, dtype=np.int64)
 
     def scores(self, rows: Sequence[Counts], excerpts: Sequence[Excerpt]) -> np.ndarray:
-        """Return scores in document order, float [n]; 0: nothing within REACH has a word."""
+        """Return scores in document order, float [n]; 0: no word of it within REACH."""
         if not rows or not self._terms:
             return np.zeros(len(rows))
         sizes, counts = zip(*rows, strict=True)
-        often = np.stack(counts).astype(float)
+        own, others = np.stack(counts, axis=1)
         lengths = np.array(sizes) / max(self._words / self._excerpts, 1e-9)
         weights = weights_of(self._having, self._excerpts)
         near = near_by(excerpts)
+        most = float(((around(own, near, 1) > 0) @ weights).max() / weights.sum())
+        often = own + RELATED * min(1.0, (1 - most) / (1 - SURE)) * others
         scores = bm25(often, lengths, weights)
-        coverage = (around(often, near, 1) > 0) @ weights / weights.sum()
+        coverage = np.minimum(around(often, near, 1), 1.0) @ weights / weights.sum()
         result = (1 - NEIGHBOR) * scores + NEIGHBOR * around(scores, near, 1)
         result *= (1 + COVERAGE * coverage) / (1 + COVERAGE)
         size = around(lengths, near, REACH) / (2 * REACH + 1)

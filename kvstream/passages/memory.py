@@ -156,15 +156,20 @@ class PassageMemory:
         return None if place is None else self._words[place].totals
 
     def speaks(self, question: str) -> bool:
-        """Return whether a held passage has a word of the question."""
-        return bool(self._scores(question).any())
+        """Return whether the text has a word of the question; if it was not known, what is held."""
+        _, _, *having = self._counts(question)[0].totals
+        return any(having)
 
     def _scores(self, question: str) -> np.ndarray:
         """Return scores by the words of a question; if it was not known, among held passages."""
+        words, counts = self._counts(question)
+        return words.scores(counts, self.excerpts)
+
+    def _counts(self, question: str) -> tuple[QuestionWords, list[Counts]]:
         if (i := self._index.get(question)) is not None:
-            return self._words[i].scores([e.counts[i] for e in self._entries], self.excerpts)
+            return self._words[i], [entry.counts[i] for entry in self._entries]
         words = QuestionWords(question)
-        return words.scores([words.count(e.own_text) for e in self.excerpts], self.excerpts)
+        return words, [words.count(excerpt.own_text) for excerpt in self.excerpts]
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """Return the passages and the answering model, for a memory file."""

@@ -3,7 +3,8 @@
     python docs/research/lab/novels.py ../shared/data/books -m reader-0.5b
 
 The questions (`questions/novels.jsonl`) are in the words of a person who remembers the story, with
-the bytes of the book that hold the answer. The first line has how many of these places are among
+the bytes of the book that hold the answer; of the held-out ones, the first 40 are as a person asks,
+the other 40 in other words than the book's. The first line has how many of these places are among
 the first passages that words choose; with -m, the other lines have how many answers contain a right
 one, how many are refusals, and how many have a warning. See docs/research/answers.md.
 """
@@ -24,7 +25,7 @@ from kvstream.evaluation.confidence import wilson
 from kvstream.passages.memory import PassageMemory
 
 FIRST = (1, 4, 12, 24, 48, 100, 200)
-QUESTIONS = Path(__file__).parent / "questions" / "novels.jsonl"
+QUESTIONS = Path(__file__).parent / "questions"
 
 
 def place(passages: PassageMemory, row: dict[str, Any]) -> int:
@@ -38,6 +39,7 @@ def place(passages: PassageMemory, row: dict[str, Any]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("books", type=Path, help="the folder with BOOK.txt.gz")
+    parser.add_argument("--questions", default="novels.jsonl", help="or novels-held-out.jsonl")
     parser.add_argument("-m", "--model", help="that answers")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -46,7 +48,7 @@ def main() -> None:
         if options.model
         else None
     )
-    rows = [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
+    rows = [json.loads(line) for line in (QUESTIONS / options.questions).read_text().splitlines()]
     ranks: list[int] = []
     right = refused = doubted = warned = 0
     for book, group in groupby(rows, key=lambda row: row["book"]):
