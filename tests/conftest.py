@@ -47,9 +47,9 @@ FEW_LAYERS["memory"] = 3
 """Folders whose tests read with so many of the six layers of the embedded model: see `_layers`."""
 NARROW = 64
 """Width of the MLP of those layers. Memory does not depend on it."""
-METERED = ("run", "test_cli_end_to_end", "test_scratch")
-"""Folders whose tests measure scratch memory, as all runs of users do. Operations take five times
-as long, so the others do not. `tests/model/test_scratch.py` checks what is measured."""
+METERED = ("methods", "model", "run", "test_cli_end_to_end")
+"""Folders and modules whose tests measure scratch memory, as all runs of users do. Operations take
+five times as long, so the others do not."""
 
 # A build must not fail by chance, so CI draws fixed examples. `pytest -m long` searches further.
 settings.register_profile(
@@ -145,7 +145,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     session.load = partial(_load, layers=_layers(item))  # type: ignore[assignment]
     due = _due()
-    measures = item.path.parent.name in METERED
+    measures = not {item.path.stem, item.path.parent.name}.isdisjoint(METERED)
     Scratch.due = due if measures else lambda *_: None  # type: ignore[method-assign,assignment]
 
 

@@ -112,7 +112,7 @@ def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
 def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session, log) -> None:
     for option in (
         ["--as", "prose"], ["--no-extract"], ["--keep", "100"],
-        ["--set", "infinipot.alpha=0.5"], ["--temp", "0.5"],
+        ["--set", "infinipot.alpha=0.5"],
     ):  # fmt: skip
         assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
 
