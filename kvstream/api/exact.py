@@ -140,12 +140,13 @@ def _outline(sources: SourceSet, unit: str) -> dict[str, Any] | None:
     """Return the headings of a unit, or all instead of chapters and sections; None if the text has
     none of the others, such as scenes: words like parts may mean something else.
     """
-    from kvstream.exact.outline import joined, outline
+    from kvstream.exact.outline import outline
     from kvstream.exact.units import headings
 
-    every = joined(outline(sources))
-    parts, noun = (headings(every, unit) if unit else every), unit or "heading"
-    if not parts and unit not in ("", "heading", "chapter", "section"):
+    noun = unit or "heading"
+    every = headings(outline(sources), "heading")
+    parts = headings(every, noun)
+    if not parts and noun not in ("heading", "chapter", "section"):
         return None
     if not parts:
         parts, noun = every, "heading"

@@ -110,7 +110,7 @@ class Memory:
         Request(strict=strict, extract=extract)  # refuses other values
         if not isinstance(last := options.get("last", False), bool):
             raise UsageError(f"last= is True or False, not {last!r:.80}.")
-        api.refuse_unsampled(options, options.get("temp", run.temp))
+        api.refuse_idle(options, options.get("temp", run.temp))
         self._number += 1
         engine.command = text_of("command", options.get("command", "ask"))
         engine.always = frozenset(several_of("always", "names", options.get("always", ())))

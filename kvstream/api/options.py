@@ -194,7 +194,7 @@ def refuse_twice(methods: Sequence[object], option: str) -> None:
             raise UsageError(f"{option} names {method} twice; name each method once.")
 
 
-def refuse_unsampled(options: Mapping[str, Any], temp: float) -> None:
+def refuse_idle(options: Mapping[str, Any], temp: float) -> None:
     """Raise UsageError for options without effect: of sampling at temperature 0, of an extract."""
     for name, row in TABLE.items():
         for other, why in row.excludes.items():
@@ -235,7 +235,7 @@ def request_of(questions: Sequence[str] = (), /, **options: Any) -> Request:
         names = ", ".join(get_args(CommandName))
         raise UsageError(f"command= is one of {names}, not {command!r:.80}.")
     if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
-        refuse_unsampled(options, options.get("temp", 0))
+        refuse_idle(options, options.get("temp", 0))
     values = values_of(options)
     if not isinstance(method := values.get("method", AUTO), str):
         raise UsageError(

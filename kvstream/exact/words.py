@@ -192,7 +192,7 @@ def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, small: np.ndarray
 def inflections(word: str) -> list[str]:
     """Return the regular English forms of a word: ``cry``, ``cries``, ``cried``, ``crying``."""
     low = word.lower()
-    if not (low[-1].isalpha() and spaced(low[-1]) and len(low) > 1):
+    if not (len(low) > 1 and low[-1].isalpha() and spaced(low[-1])):
         return [word]
     stem = word[:-1]
     if low.endswith("e"):

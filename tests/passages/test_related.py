@@ -35,6 +35,6 @@ def test_other_words_have_none(word: str) -> None:
 
 
 def test_the_table_is_read_when_it_is_needed() -> None:
-    code = "import sys, kvstream.passages.related as r; print(r._table.cache_info().currsize)"
+    code = "import kvstream.passages.related as r; print(r._table.cache_info().currsize)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "0\n"
