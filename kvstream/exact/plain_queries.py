@@ -349,9 +349,6 @@ class _Reading:
                 return None
             literals = ["'" + (spelling or value).replace("'", "''") + "'"]
         elif relation in ("contains", "starts") and not (words & _ODD or re.search("[%_]", value)):
-            cells = (t for t in self.columns.cells[column] if value.casefold() in t.casefold())
-            if not value.isascii() and not all(value in text for text in cells):
-                return None  # SQLite knows both cases of ASCII alone
             pattern = f"%{value}%" if relation == "contains" else f"{value}%"
             return f"{name} LIKE '{pattern.replace(chr(39), chr(39) * 2)}'"
         else:

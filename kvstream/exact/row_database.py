@@ -10,14 +10,14 @@ from array import array
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from statistics import median
 from string import ascii_lowercase, ascii_uppercase
 from time import monotonic
 from typing import Any
 
-from kvstream.exact.tables import DATE, NOTHING, Columns, cell, number_of
+from kvstream.exact.tables import NOTHING, Columns, cell, number_of
 from kvstream.input.table_reader import CITED, VALUE, NotReadError, Row, Table
 from kvstream.reporters.format import counted, shortened
 
@@ -27,6 +27,7 @@ MOST_VALUES = 4_000_000
 """Figures of a median."""
 LONGEST = 60.0
 """Seconds that a query may take."""
+MOST_SPELLINGS = 100_000
 BATCH = 1000
 """Rows that are copied at once."""
 ROW = 200
@@ -44,6 +45,7 @@ _UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
 _FIGURE = re.compile(r"(?i)\b(?:SUM|TOTAL|AVG|MEDIAN|MIN|MAX)\((?:DISTINCT )?(\w+)")
 
 
+_LITERAL = re.compile(r"'((?:[^']|'')+)'")
 _EXTREME = re.compile(r"(?i)= ?\(SELECT M(?:AX|IN)\(")
 
 
@@ -88,6 +90,8 @@ class RowDatabase:
         """Number of rows."""
         self.empty, self.wrong = [0] * len(columns.names), [0] * len(columns.names)
         """Cells of each column of numbers or dates that are empty, or none."""
+        self.spellings: dict[str, str] = {}
+        """One for each text of other letters than ASCII, whose cases SQLite does not know."""
         self.until = 0.0
         """When the query takes too long."""
         _create(base, columns)
@@ -125,8 +129,9 @@ class RowDatabase:
                 return None  # their cells are not empty, and a list or a count would lack them
         self.until = monotonic() + LONGEST
         try:
-            rows = self.base.execute(sql).fetchmany(MOST_ROWS + 1)
-            places = [*self._places(sql)]
+            spelled = _LITERAL.sub(self._spelled, sql)
+            rows = self.base.execute(spelled).fetchmany(MOST_ROWS + 1)
+            places = [*self._places(spelled)]
         except (sqlite3.Error, ValueError) as error:
             stopped = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
             if stopped and monotonic() < self.until:  # SQLite drops what a signal raises
@@ -157,17 +162,27 @@ class RowDatabase:
             text = cell(row, column).strip()
             dated = column in self.columns.dates
             value: Any = self.columns.styles[column].value(text) if number else None
-            if not number and text:  # SQLite knows both cases of ASCII alone
-                spellings = {} if text.isascii() else self.columns.values.get(text.casefold(), {})
-                value = _clean(spellings.get(column, text))
-            if dated and not DATE.fullmatch(text):
-                value = None
+            if not number and text:
+                value = _clean(self._spelling(text))
+            if dated:
+                value = self.columns.styles[column].date(text)
             if (number or dated) and value is None:
                 empty = text.casefold() in NOTHING
                 self.empty[column] += empty
                 self.wrong[column] += not empty
             values.append(value)
         return values
+
+    def _spelling(self, text: str) -> str:
+        if text.isascii():
+            return text
+        if len(self.spellings) >= MOST_SPELLINGS:
+            return self.spellings.get(text.casefold(), text)
+        return self.spellings.setdefault(text.casefold(), text)
+
+    def _spelled(self, literal: re.Match[str]) -> str:
+        text = self._spelling(literal[1].replace("''", "'"))
+        return "'" + text.replace("'", "''") + "'"
 
     def _warnings(self, sql: str) -> Iterator[str]:
         """Yield what was left out of the columns of a query."""
@@ -179,7 +194,7 @@ class RowDatabase:
             if name.casefold() in words:
                 if self.wrong[column]:
                     rows = counted(self.wrong[column], "row")
-                    kind = "number" if self.columns.numbers[column] else "date"
+                    kind = "number" if self.columns.numbers[column] else "date as in others"
                     yield f"Left out: {rows} whose {name} is no {kind}."
                 style = self.columns.styles[column]
                 if len(style.units) > 1:
@@ -217,6 +232,7 @@ def _create(base: sqlite3.Connection, columns: Columns) -> None:
     every = ", ".join(f'"{name}" {kind} COLLATE NOCASE' for name, kind in pairs)
     base.execute(f"CREATE TABLE t ({every})")
     base.execute("CREATE TABLE places (source, line, last, cells)")
+    base.create_function("LIKE", 2, _is_like)
     base.create_function("YEAR", 1, lambda date: date and int(date[:4]))
     base.create_function("MONTH", 1, lambda date: date and int(date[5:7]))
     for name, figure in (("MEDIAN", _Median), ("SUM", _Sum), ("AVG", partial(_Sum, mean=True))):
@@ -261,6 +277,18 @@ def of_table(table: Table) -> Iterator[str]:
     if table.stray_count:
         lines = ", ".join(f"{line:,}" for line in table.strays)
         yield f"Left out: {counted(table.stray_count, 'line')}, no JSON object (first: {lines})."
+
+
+def _is_like(pattern: str, value: object) -> bool | None:
+    """Return what LIKE does, also for letters beyond ASCII."""
+    return None if value is None else _pattern(pattern).fullmatch(str(value)) is not None
+
+
+@cache
+def _pattern(like: str) -> re.Pattern[str]:
+    signs = {"%": ".*", "_": "."}
+    pattern = "".join(signs.get(sign) or re.escape(sign) for sign in like)
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
 def _clean(text: str) -> str:

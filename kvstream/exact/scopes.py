@@ -6,7 +6,7 @@ The text keeps its offsets, line numbers and places, so that citations are those
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
-from kvstream.input.table_reader import header_of
+from kvstream.input.table_reader import header_lines
 from kvstream.logs.line_parser import LONGEST_LINE, LineParser
 from kvstream.reporters.format import counted, shortened
 
 DAY = 86400
 SAMPLE = 50
 """Lines that are looked at for a time."""
-HEAD = 5
+HEAD = 20
 """Lines from which the header of a table is recognized."""
 NAMES = 8
 _KINDS = "|".join(OUTER + INNER)
@@ -107,6 +107,8 @@ class Scope:
     headed: bool = True
     """Whether the header of a table goes with its lines."""
     notes: list[str] = field(default_factory=list)
+    names: Sequence[str] = ()
+    """Those of the sources."""
 
     @property
     def end(self) -> int | None:
@@ -128,12 +130,13 @@ class Scope:
                 last = _number(line, self.span[0]) or last
             verdicts = [test(line) for test in tests]  # each must see every line
             if not all(verdicts):
-                header = [(line, 0)] if is_header else header
+                header += [(line, skips)] if is_header else []
                 skips += line.text.endswith("\n") and not is_header
                 continue
             nothing = False
             if header:
-                self.notes = [f"The header of the table, line 1, is read with {self.name}."]
+                at = f"line {header[0][0].number}"
+                self.notes = [f"The header of the table, {at}, is read with {self.name}."]
             batch, header = [*header, (line, skips)], []
             for (block, begin, end), out in ((p, out) for own, out in batch for p in own.pieces):
                 if part is not None and part[0] is block and part[2:] == (begin, out):
@@ -151,12 +154,12 @@ class Scope:
 
     def _flag(self, lines: Iterator[Line]) -> Iterator[tuple[Line, bool]]:
         """Yield every line, and whether it is the header of a table whose lines are chosen."""
-        for _, own in groupby(lines, key=lambda line: line.block.source):
+        for source, own in groupby(lines, key=lambda line: line.block.source):
             first = [] if self.ranges or self.sender or not self.headed else [*islice(own, HEAD)]
             plain = bool(first) and first[0].block.place is None
-            heads = plain and header_of([line.text for line in first]) != ""
-            for number, line in enumerate(chain(first, own)):
-                yield line, heads and number == 0
+            name = self.names[source] if self.names else ""
+            heads = {line.byte for line in header_lines(first, name)} if plain else ()
+            yield from ((line, line.byte in heads) for line in chain(first, own))
 
     def _tests(self) -> list[Keep]:
         tests: list[Keep] = []
@@ -193,7 +196,7 @@ def restrict(sources: SourceSet, only: str = "", since: str = "", until: str = "
     if only or since or until:
         times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
         scope = _scope(sources, only) if only else Scope(times)
-        scope.since, scope.until = since, until
+        scope.since, scope.until, scope.names = since, until, sources.names
         if since or until:
             scope.parser = _of_days(sources)
         sources.scope = scope

@@ -75,6 +75,8 @@ class Numbers:
     """A number whose comma or point may separate thousands, or decimals."""
     dated: bool = False
     """Whether the values are dates, which have no numbers but an order."""
+    form: tuple[str, ...] = ()
+    """What separates their times, and the zone; others would have another order."""
 
     @classmethod
     def of(cls, values: Iterable[str]) -> Numbers:
@@ -94,6 +96,13 @@ class Numbers:
             unsure="" if only else unsure,
             dated=2 * len(dates) > len(values) and len({*filter(any, dates)}) < 2,
         )
+
+    def date(self, text: str) -> str | None:
+        """Return a date for SQLite; None: it is none, or has another order as text."""
+        match = DATE.fullmatch(text)
+        form = match.groups("") if match else ()
+        self.form = self.form or (form if any(form) else ())
+        return text if match and (not any(form) or form == self.form) else None
 
     def parse(self, value: str) -> Decimal | None:
         """Return the number of a cell, without sign of a currency or percent; None: it is none."""

@@ -133,7 +133,7 @@ def _count_source(
         begins = _is_of_chat if 2 * chats > len(first) else None
     if begins is not None:
         return _count(every, begins, words, tally)
-    return unit == "record" and _count_items(every, words, tally)
+    return unit in ("row", "record") and _count_items(every, words, tally)
 
 
 def chat_name(text: str) -> str | None:
@@ -156,7 +156,7 @@ def _is_of_chat(line: Line, before: Line | None = None) -> bool:
 
 _BEGINS: dict[str, Begins] = {
     "line": lambda line, before: True,
-    "json": lambda line, before: not line.text.isspace(),
+    "json": lambda line, before: line.text.lstrip()[:1] == "{",
     "paragraph": lambda line, before: (
         not line.text.isspace() and (before is None or before.text.isspace())
     ),

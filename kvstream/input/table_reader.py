@@ -315,9 +315,10 @@ def rows_of(
 ) -> Iterator[tuple[list[str], list[Line]]]:
     """Yield cells and lines of each row, first of the header, without what is above it.
 
-    A header that comes again is no row. ``strict`` refuses other quotes. Raises NotReadError.
+    A header that comes again is no row. ``strict`` refuses other quotes also in rows of one line.
+    Raises NotReadError.
     """
-    own: list[Line] = []
+    own, parsed = list[Line](), list[str]()
     space = f'{delimiter} "'
     gap = re.compile(rf'({re.escape(delimiter)}) +(?="[^"]*"\s*(?:{re.escape(delimiter)}|$))')
     first: list[tuple[list[str], list[Line]]] = []
@@ -330,13 +331,17 @@ def rows_of(
             text = re.sub(r"\r(?!\n)", " ", line.text) if "\r" in line.text else line.text
             if delimiter == "\t" and header is not None and '"' in text:
                 text = _literal(text, len(header))
-            yield gap.sub(r"\1", text) if space in text else text
+            parsed.append(gap.sub(r"\1", text) if space in text else text)
+            yield parsed[-1]
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=strict)
     while True:
         own = []
+        parsed.clear()
         try:
             cells = next(reader, None)
+            if len(own) > 1:  # a mark that does not end takes other rows
+                next(csv.reader([*parsed], delimiter=delimiter, strict=True))
         except csv.Error as error:
             raise NotReadError(
                 f"{name}:{own[0].number}: the row cannot be read ({error}); perhaps a quotation "
@@ -451,6 +456,19 @@ def header_of(lines: Sequence[str]) -> str:
         if even and len(rows) > 1 and all(map(_NAME.fullmatch, rows[0])):
             return lines[0].strip()
     return ""
+
+
+def header_lines(lines: Sequence[Line], name: str) -> list[Line]:
+    """Return which of the first lines of a text name the columns of the lines below them."""
+    texts = [line.text for line in lines]
+    if not NAMED.search(name):
+        return [*lines[:1]] if header_of(texts[:5]) else []
+    delimiter = delimiter_of([text for text in texts if text.strip()], name)
+    with suppress(NotReadError):
+        rows = rows_of(iter(lines), delimiter, name) if delimiter not in (None, "json") else ()
+        for cells, own in rows:
+            return [] if any(VALUE.fullmatch(cell.strip()) for cell in cells) else own
+    return []
 
 
 def _object(line: str) -> dict[str, object] | None:

@@ -27,6 +27,7 @@ from kvstream.exact.units import count_units
 from kvstream.exact.words import OTHER, TWINS, Window, Words, inflections
 from kvstream.input.blocks import TextBlock
 from kvstream.input.sources import open_sources
+from kvstream.input.table_reader import NotReadError
 from kvstream.tokenization.forms import spaced
 
 FRAGMENTS = [
@@ -248,6 +249,12 @@ def test_rows_and_records(tmp_path: Path) -> None:
     array = json.dumps({"records": [json.loads(line) for line in lines.splitlines()]}, indent=1)
     assert units(tmp_path, "a.json", array, "record") == 102
     assert units(tmp_path, "a.json", array, "record", "rome") == 51
+    assert units(tmp_path, "a.json", array, "row") == 102
+    assert units(tmp_path, "a.jsonl", '{"a":1}\n# none\n\n{"a":2}\n', "row") == 2
+    assert units(tmp_path, "a.csv", 'a,b\n1,"5" pipe\n2,"x\ny"\n', "row") == 2
+    for odd in ('a,b\n1,"x\n2,y\n3,z\n', 'a,b\n1,"x\n2,y\n3,"z"\n4,q\n'):
+        with pytest.raises(NotReadError, match=r"a\.csv:2: .*mark does not end"):
+            units(tmp_path, "a.csv", odd, "row")
     assert units(tmp_path, "a.txt", "No table is here.\nOnly prose.\n", "row") is None
     long = f"a\n{'to be ' * 400_000}\nto b\n"
     assert units(tmp_path, "a.txt", long, "line") == 3

@@ -207,6 +207,21 @@ def test_the_header_of_a_table_goes_with_its_lines(
     assert [block.source for block in both] == [0, 0, 1]
 
 
+def test_a_header_below_a_title_or_of_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, rows = tmp_path / "a.csv", "Ben,Oslo\nCy,Bonn\n"
+    for above, header in (
+        ("Staff\n\n", "name,city\n"), ("sep=,\n", "name,city\n"), ("", 'name,"c\nd"\n'),
+    ):  # fmt: skip
+        table.write_text(f"{above}{header}Ann,Rome\n{rows}")
+        only = f"lines {2 + f'{above}{header}'.count(chr(10))}-9"
+        assert read(table, only=only) == header + rows
+        for how in (["count", "", "--unit", "row"], ["ask", "How many rows?"]):
+            assert run([how[0], str(table), *how[1:], "--only", only]) == 0
+            assert capsys.readouterr().out == "2\n"
+
+
 def test_lines_of_a_stream() -> None:
     sources = open_sources(iter([f"line {i}\n" for i in range(1, 1000)]), only="lines 100-102")
     assert "".join(b.text for b in sources) == "line 100\nline 101\nline 102\n"
