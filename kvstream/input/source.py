@@ -45,10 +45,10 @@ def identity(records: Sequence[SourceRecord]) -> dict[str, Any]:
     line each), the first `LISTED` sources, and `part_bytes` if only a part was read."""
     digests = "".join(f"{record.sha256}\n" for record in records).encode()
     whole = records[0].sha256 if len(records) == 1 else hashlib.sha256(digests).hexdigest()
-    parts = [record.part for record in records if record.part is not None]
+    read = sum(r.bytes if r.part is None else r.part for r in records)
     return {
         "bytes": sum(record.bytes for record in records),
-        **({"part_bytes": sum(parts)} if parts else {}),
+        **({"part_bytes": read} if any(r.part is not None for r in records) else {}),
         "sha256": whole,
         "count": len(records),
         "sources": [record.to_json() for record in records[:LISTED]],

@@ -56,7 +56,8 @@ def record_of(line: str) -> dict[str, Any] | None:
     line = line[:_LONGEST_RECORD]
     if not _LOGFMT.match(line):
         return None
-    return {key: value.strip('"') for key, value in _PAIR.findall(line)}
+    pairs = _PAIR.findall(line)
+    return {k: v.removeprefix('"').removesuffix('"').replace('\\"', '"') for k, v in pairs}
 
 
 def _json(line: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvstream.input.source import SourceRecord, identity
 from kvstream.version import __version__
 
 TEXT = "Ada wrote the letter. " * 40
@@ -75,6 +76,19 @@ def test_one_source_has_its_own_digest(cli: Callable[..., Any], tmp_path: Path) 
     assert (found["count"], found["sha256"]) == (1, hashlib.sha256(text).hexdigest())
     assert f"read {len(text) / 1024:.1f} KiB (" in ran.stderr
     assert "left out" in ran.stderr
+
+
+def test_parts_and_whole_sources_are_summed() -> None:
+    whole, part = SourceRecord("a", 100, "x"), SourceRecord("b", 50, "y", part=7)
+    assert identity([whole, part])["part_bytes"] == 107
+    assert "part_bytes" not in identity([whole])
+
+
+def test_a_count_of_each_has_the_options(cli: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    ran = cli("ask", str(tmp_path), "How often is Ada mentioned?", "--each", "--json")
+    [answer] = json.loads(ran.stdout)["answers"]
+    assert answer["receipt"]["options"]["each"] is True
 
 
 def test_the_page_of_a_log_has_one(cli: Callable[..., Any], tmp_path: Path) -> None:

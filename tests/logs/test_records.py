@@ -52,6 +52,11 @@ def test_a_record_behind_a_time(begin: str, kept: str | None) -> None:
     assert rest == (f" INFO got {record}" if kept is None else f"{kept}ERROR lost 3")
 
 
+def test_quotes_in_logfmt_stay_whole() -> None:
+    line = f'time={DAY} level=error msg="no \\"key\\" in \\"map\\""'
+    assert LineParser().parse(line)[1] == 'ERROR no "key" in "map"'
+
+
 def test_traces_of_inner_errors_and_names_in_objects() -> None:
     trace = "a.B: gone\n\tat a.b(C.java:1)\nCaused by: x.Y: deep"
     error = {"type": "a.B", "message": "gone", "stack_trace": trace}

@@ -70,10 +70,9 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
         interrupts = stack.enter_context(Interrupts(say))
         interrupts.then = STOPPED
         output: Any = None
-        alone = replace(options, each=False)
-        load = cache(partial(query_model, alone))
+        load = cache(partial(query_model, replace(options, each=False)))
         for name, (records, more) in for_each(
-            paths, options, failures, lambda some: _answers(some, alone, aims, interrupts, load)
+            paths, options, failures, lambda some: _answers(some, options, aims, interrupts, load)
         ):
             if records and output is None:
                 refuse_closed(options.output)
@@ -320,7 +319,8 @@ def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Aim]) 
     # The hints of one counted question were told before it was left to a model.
     silent = not options.each and [each.kind for each in aims.values()] == ["count"]
     own = options.asking(questions=tuple(aims))
-    return _of_part(paths, own, aims, (lambda hint: None) if silent else say)
+    tell = (lambda hint: None) if silent else say
+    return _of_part(paths, own, aims, tell, whole=options.each)
 
 
 def note_estimates(questions: Iterable[str]) -> None:
@@ -337,8 +337,11 @@ def _of_part(
     options: Options,
     aims: Mapping[str, Aim],
     tell: Callable[[str], None] = say,
+    *,
+    whole: bool = False,
 ) -> Options:
     """Return options that read only the part that one question names, if the text has it.
+    `whole`: for --each, a model reads all of every document.
 
     A time without a day is certain only if all of the text is of one day; else a hint names the
     options. `tell` gets what a user should know.
@@ -347,7 +350,7 @@ def _of_part(
     request = options.request
     if request.only or request.since or request.until or not again:
         return options
-    if len(aims) > 1 or options.each:
+    if len(aims) > 1 or whole:
         if part := next((a.scope for a in aims.values() if a.scope and a.kind != "other"), ""):
             several = "several questions" if len(aims) > 1 else "--each"
             tell(f'All of the text is read for {several}; --only "{part}" reads a part.')
