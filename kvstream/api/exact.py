@@ -105,6 +105,7 @@ def _record(
     plain, files = tally.sources[False], amount(tally.sources.total(), "file")
     without = f"Left out: {plain:,} of {files}, without {_plural(unit)} that kvstream recognizes."
     neutral = f"Not judged: {amount(tally.plain, 'line')} without a level."
+    uneven = f"{amount(tally.uneven, 'row')} with another number of cells than the first."
     return {
         "words": aim.words,
         "unit": unit or "mention",
@@ -120,7 +121,7 @@ def _record(
         "bytes": sources.bytes_read,
         "warnings": [
             *sources.warnings, *[without] * (plain > 0), *[neutral] * (tally.plain > 0),
-            *[early] * stop(), *[rest] * bool(aim.rest),
+            *[uneven] * (tally.uneven > 0), *[early] * stop(), *[rest] * bool(aim.rest),
         ],
     }  # fmt: skip
 

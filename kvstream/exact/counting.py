@@ -87,6 +87,8 @@ class Tally:
     """Global byte offset of the end of the text."""
     plain: int = 0
     """Lines of a log without a level."""
+    uneven: int = 0
+    """Rows with another number of cells than the first."""
     sources: Counter[bool] = field(default_factory=Counter)
     """How many sources have the structure for a unit, and how many do not."""
 

@@ -122,7 +122,8 @@ def _count_source(
         )
     begins = _BEGINS.get(unit)
     if unit in ("row", "record"):
-        delimiter = delimiter_of([line.text for line in first if line.text.strip()], name)
+        texts = [line.text for line in first if line.text.strip()]
+        delimiter = delimiter_of(texts, name) if first[0].block.place is None else None
         if delimiter not in (None, "json"):
             return _count_rows(rows_of(every, delimiter, name), words, tally)
         begins = _BEGINS["json"] if delimiter else None
@@ -201,7 +202,10 @@ def _count_rows(
     rows: Iterable[tuple[list[str], list[Line]]], words: Words | None, tally: Tally
 ) -> bool:
     """Count the rows of data. The first row has headings if none of it looks like a value."""
+    width = 0
     for number, (cells, own) in enumerate(rows):
+        width = width or len(cells)
+        tally.uneven += len(cells) != width
         heads = not any(VALUE.fullmatch(cell.strip()) for cell in cells)
         _close(own, words, tally, open=number > 0 or not heads)
         tally.end = own[-1].byte + len(own[-1].text)

@@ -252,6 +252,12 @@ def test_rows_and_records(tmp_path: Path) -> None:
     assert units(tmp_path, "a.json", array, "row") == 102
     assert units(tmp_path, "a.jsonl", '{"a":1}\n# none\n\n{"a":2}\n', "row") == 2
     assert units(tmp_path, "a.csv", 'a,b\n1,"5" pipe\n2,"x\ny"\n', "row") == 2
+    page = "<table><tr><th>A<th>B</tr>" + "<tr><td>Rome<td>5</tr>" * 30
+    assert units(tmp_path, "a.html", f"<html><body>{page}</table><p>No row.", "row") is None
+    assert units(tmp_path, "a.csv", "a,b\n1,2\n3,4\nNotes.\n", "row") == 3
+    record = count_of(open_sources([str(tmp_path / "a.csv")]), Aim("count", unit="row"))
+    told = "1 row with another number of cells than the first."
+    assert (record or {})["warnings"] == [told]
     for odd in ('a,b\n1,"x\n2,y\n3,z\n', 'a,b\n1,"x\n2,y\n3,"z"\n4,q\n'):
         with pytest.raises(NotReadError, match=r"a\.csv:2: .*mark does not end"):
             units(tmp_path, "a.csv", odd, "row")
