@@ -260,9 +260,13 @@ def _scope(sources: SourceSet, only: str) -> Scope:
 def _messages(sources: SourceSet, scope: Scope, which: slice) -> tuple[tuple[int, int]]:
     """Return where some messages begin and end, perhaps those of one sender."""
     begins, end, keep = list[tuple[int, bool]](), 0, _from(scope.sender, scope._senders)
+    source = -1
     for line in lines_of(sources):
         if _sender(line) is not None:
             begins.append((line.byte, keep(line)))
+        elif line.block.source != source:
+            begins.append((line.byte, False))
+        source = line.block.source
         end = line.byte + len(line.text.encode("utf-8", "replace"))
     spans = [(a, b) for (a, own), (b, _) in pairwise([*begins, (end, False)]) if own]
     if not spans[which] and not scope.sender:
@@ -352,10 +356,11 @@ def _sender(line: Line) -> str | None:
 
 def _from(sender: str, senders: list[str]) -> Keep:
     """Return the test for lines of messages from somebody."""
-    low, inside = sender.casefold(), False
+    low, inside, source = sender.casefold(), False, -1
 
     def keep(line: Line) -> bool:
-        nonlocal inside
+        nonlocal inside, source
+        inside, source = inside and line.block.source == source, line.block.source
         name = _sender(line)
         if name is not None:
             inside = re.search(rf"\b{re.escape(low)}\b", name.casefold()) is not None
@@ -382,11 +387,12 @@ def _of_days(sources: SourceSet) -> LineParser:
 
 def _between(since: str, until: str, times: list[str], parser: LineParser) -> Keep:
     """Return the test for lines of a span of time; lines without one follow the line before."""
-    inside, zone = False, 0
+    inside, zone, source = False, 0, -1
     limits: list[float] = []
 
     def keep(line: Line) -> bool:
-        nonlocal inside, zone
+        nonlocal inside, zone, source
+        inside, source = inside and line.block.source == source, line.block.source
         if (time := _time(line, parser)) is None:
             return inside
         if not limits:
@@ -461,7 +467,7 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
     if undated and (match := _DAY_OR_WEEKDAY.match(value)):
         if match[1] is None or not parser.has_days:
             lacks, example = ("year", "'Jun 15 10:30'") if parser.has_days else ("day", "10:30")
-            raise UsageError(
+            raise SourceError(
                 f"The times of the text have no {lacks}, so nothing shows which of them are of "
                 f"{match[0]}; write {example}."
             )

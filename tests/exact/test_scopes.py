@@ -222,6 +222,28 @@ def test_a_header_below_a_title_or_of_two_lines(
             assert capsys.readouterr().out == "2\n"
 
 
+def test_a_part_ends_with_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What follows in the next file has no sender and no time of its own."""
+    for name, text in (
+        ("a.txt", "[13/03/2024, 10:11:12] Ben: fuse\n[13/03/2024, 10:12:12] Ann: fuse\n"),
+        ("b.md", "# Wires\n\nfuse\n\n# Costs\n\nfuse\nfuse\n"), ("c.log", "10:12:12 INFO fuse\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    for part in (
+        ("--only", "messages from Ann"), ("--only", "last message"),
+        ("--since", "13/03/2024 10:12"),
+    ):  # fmt: skip
+        both = (str(tmp_path / name) for name in ("a.txt", "b.md"))
+        assert run(["count", *both, "fuse", *part]) == 0
+        assert capsys.readouterr().out == "1\n", part
+    assert run(["count", str(tmp_path), "fuse", "--each", "--until", "2024-03-13"]) == 7
+    assert capsys.readouterr().out == f"{tmp_path / 'a.txt'}:2\n"
+    question = "How often is fuse mentioned in {}?"
+    for title, times in (("Costs", 2), ("Ulysses", 3)):
+        assert run(["ask", str(tmp_path / "b.md"), question.format(title)]) == 0
+        assert capsys.readouterr().out == f'"fuse" occurs {times} times.\n'
+
+
 def test_lines_of_a_stream() -> None:
     sources = open_sources(iter([f"line {i}\n" for i in range(1, 1000)]), only="lines 100-102")
     assert "".join(b.text for b in sources) == "line 100\nline 101\nline 102\n"
@@ -629,7 +651,7 @@ def test_times_without_a_year_or_a_day(tmp_path: Path) -> None:
         ("[   12.3456] usb 1\n", "2025-06-15", "have no day"),
     ):
         path.write_text(text)
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(SourceError, match=says):
             read(path, until=day)
 
 

@@ -164,7 +164,9 @@ def _answers(
             "or write the text to a file first."
         )
     for question, each in counts.items() if not piped or len(counts) == len(aims) else ():
-        here = _of_part(paths, options, {question: each})
+        title = re.search(r" in ([A-Z][\w-]+)\W*$", question)  # of a part, or of all of the text
+        named = title[1] if title and title[1] not in each.words and not each.scope else each.scope
+        here = _of_part(paths, options, {question: replace(each, scope=named)})
         if (each.scope or each.since or each.until) and here is options:
             continue  # the text has no such part
         if each.unit in ("row", "record") and {*each.words.split()} & {*columns}:
