@@ -191,6 +191,9 @@ class SourceSet:
             self.bases.append(self._position)
             self._position += record.bytes
         self._last = ("\n" if ended_line else " ") if self._position else ""
+        if self.scope is not None:  # it was chosen in the new sources alone
+            self.scope.names, base = self.names, self._position
+            self.scope.ranges = tuple((a + base, b + base) for a, b in self.scope.ranges)
 
     @property
     def ended_line(self) -> bool:

@@ -22,6 +22,7 @@ from kvstream.exact.outline import in_english, number_of, outline
 from kvstream.exact.units import count_units
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import lines_of
+from kvstream.input.source import SourceRecord
 from kvstream.settings import ModelSettings
 
 BODY = "".join(f"The wind rose and the boat went on, said number {i}.\n" for i in range(40))
@@ -728,3 +729,15 @@ def test_lines_of_containers_and_long_records_have_times(tmp_path: Path, form: s
     lines = [form.format(n, 1714557600 + 60 * n, "y" * 600) for n in range(60)]
     path.write_text("".join(f"{line}\n" for line in lines))
     assert read(path, since="10:20", until="10:29:59").splitlines() == lines[20:30]
+
+
+@pytest.mark.parametrize("only", ["Two", "lines 5-8", "second message"])
+def test_a_part_behind_earlier_sources_is_the_same(tmp_path: Path, only: str) -> None:
+    mail = "".join(f"[2024-05-0{i} 10:00] Ben: note {i}\n" for i in range(1, 4))
+    text = mail if "message" in only else "# One\n\nAda.\n\n# Two\n\nBen.\n\n# Three\n\nCora.\n"
+    (tmp_path / "a.md").write_text(text)
+    alone = read(tmp_path / "a.md", only=only)
+    behind = open_sources(str(tmp_path / "a.md"), only=only)
+    behind.follow_on([SourceRecord("b", 21, "")], ended_line=True)
+    assert "".join(block.text for block in behind) == alone
+    assert behind.records[1].part == len(alone)
