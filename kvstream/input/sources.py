@@ -83,6 +83,9 @@ class Scope(Protocol):
     headed: bool
     """Whether the header of a table goes with its lines."""
     notes: list[str]
+    names: Sequence[str]
+    ranges: tuple[tuple[int, int], ...]
+    """Global byte offsets; empty if lines decide."""
 
     @property
     def end(self) -> int | None:
