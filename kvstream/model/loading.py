@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
 import re
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,27 @@ _SIZES = {
 """Minimum and maximum of the sizes in a configuration. No model needs more."""
 WRITING = ("CausalLM", "LMHead", "ConditionalGeneration")
 """Parts of the names of classes that write text."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's options, from malloc.h."""
+
+
+@contextmanager
+def returning_memory() -> Iterator[None]:
+    """Return blocks over 1 MB to the system at once when they are freed, as glibc does at first.
+
+    After some such blocks it keeps all up to 32 MB. Then temporary tensors leave holes between the
+    packed weights: 0.6 GB of the 2.8 GB of a model of 1.5B in 8 bits.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        yield
+        return
+    mallopt(_MMAP_THRESHOLD, 1 << 20)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_TRIM_THRESHOLD, 1 << 26)
 
 
 def folder(settings: ModelSettings) -> str:

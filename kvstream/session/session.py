@@ -21,7 +21,7 @@ from kvstream.memory.memory_file import MemoryFile
 from kvstream.memory.saving import recall
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.loading import POCKET, folder, load, must_be_cached
+from kvstream.model.loading import POCKET, folder, load, must_be_cached, returning_memory
 from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.judge import Judge
 from kvstream.run.plan import RunPlan, budget_tokens
@@ -61,6 +61,7 @@ class Session:
     settings: ModelSettings = field(default_factory=ModelSettings)
 
     @classmethod
+    @returning_memory()
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         began = time.perf_counter()

@@ -8,6 +8,8 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -458,3 +460,35 @@ def test_a_cpu_that_is_slow_with_16_bits_computes_in_float32(
     assert chosen() == (dtype if stored in slow else "auto")
     assert chosen(max_weights=10**9) == "auto"
     assert chosen(quantize="8bit") == "auto"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_temporary_tensors_of_loading_leave_no_holes(warm: list[str], tmp_path: Path) -> None:
+    program = """
+import random, sys
+import torch
+from kvstream.model.loading import returning_memory
+
+def memory():
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+
+def tensor(megabytes):
+    return torch.ones(int(megabytes * 2**20), dtype=torch.uint8)
+
+def run():
+    draw, stay, before = random.Random(1).uniform, [], memory()
+    for _ in range(40):
+        temporary = tensor(draw(2, 16))
+        stay.append(tensor(draw(1.1, 3)))
+        del temporary
+    return (memory() - before) / sum(map(torch.numel, stay))
+
+print((returning_memory()(run) if sys.argv[1] == "returning" else run)())
+"""
+    (tmp_path / "program.py").write_text(program)
+    shares = [
+        float(subprocess.check_output([*warm, str(tmp_path / "program.py"), how]))
+        for how in ("returning", "as it comes")
+    ]
+    assert shares[0] < 1.05 < shares[1]
