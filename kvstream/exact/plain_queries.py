@@ -314,7 +314,9 @@ class _Reading:
             for relation, pattern in terms.RELATIONS[-1:] if whole else terms.RELATIONS:
                 if match := pattern_of(pattern).fullmatch(" ".join(words[count:])):
                     texts = (match.groupdict().get(key) or "" for key in ("value", "end"))
-                    return self._condition(columns[0], relation, *(v.strip(_QUOTES) for v in texts))
+                    return self._condition(
+                        columns[0], relation, *(_QUOTED.sub(r"\1", v.strip()) for v in texts)
+                    )
         return None
 
     def _has_unit(self, column: int, value: str) -> bool:
@@ -358,7 +360,7 @@ class _Reading:
         return f"{name} {'IS NOT' if relation == '!=' else relation} {literals[0]}"
 
 
-_QUOTES = " \"'“”‘’`"
+_QUOTED = re.compile(r"^[\"'“”‘’`](.+)[\"'“”‘’`]$")
 _DENIES = ("not", "except", "excluding", "isn't", "aren't", "wasn't")
 _ODD = terms.COMPARES | {*terms.OPERATION, "or", "and"}
 """Words of a value that may say something else."""

@@ -301,7 +301,7 @@ def _count_items(lines: Iterator[Line], words: Words | None, tally: Tally) -> bo
         return False
     try:
         items = json.loads("".join(line.text for line in every))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if isinstance(items, dict):
         arrays = [value for value in items.values() if isinstance(value, list)]

@@ -156,9 +156,9 @@ class Table:
             before, count = row, count + 1
         if before is None:
             return
-        if count > 2 and _is_total(before):
-            self.totals.append(before.line)
-        else:
+        if _is_total(before):
+            (self.totals if count > 2 else self.sums).append(before.line)
+        if count < 3 or not _is_total(before):
             yield before
 
     def _objects(self, lines: Iterator[Line], source: int) -> Iterator[Row]:

@@ -753,6 +753,12 @@ def test_a_value_is_the_one_that_is_spelled_in_this_way() -> None:
         assert told_of(late, question)[0].split("\n")[0] == answer
 
 
+def test_a_mark_alone_is_a_value() -> None:
+    text = "name,n\nO'Brien,1\nOslo,2\n"
+    for condition in ("contains '", "starts with O'", "starts with 'O''", "is 'O'Brien'"):
+        assert told_of(text, f"What is the sum of n where name {condition}?")[0].startswith("1")
+
+
 def test_best_groups_have_names_and_figures_and_may_be_equal() -> None:
     text = "name,price\nRome,5\nOslo,\nBern,2\nOslo,n/a\nBern,3\n,9\n"
     assert told_of(text, "Which name has the highest total price?")[0] == "Bern | 5\nRome | 5"
@@ -837,3 +843,4 @@ def test_a_sum_between_rows_is_told() -> None:
         "Left out: the sums of other rows in line 6.",
     ]
     assert told_of(text, "sum of x") == ("28", told)
+    assert told_of("name,x\nA,5\nTotal,5\n", "sum of x") == ("10", told[:1])  # or a name

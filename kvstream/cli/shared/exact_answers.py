@@ -303,7 +303,7 @@ def _of_rows(
     except SourceError as error:
         if piped:
             raise
-        return {}, (), [f"No figure of the table can be computed: {error}"]
+        return {}, (), [f"Figures of the table cannot be computed: {error}"]
     notes = [*sources.notes] if answers else []
     for question, record in answers.items():
         model = loads().name if loads and question in table.by_model else None
