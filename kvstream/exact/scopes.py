@@ -107,8 +107,8 @@ class Scope:
     headed: bool = True
     """Whether the header of a table goes with its lines."""
     notes: list[str] = field(default_factory=list)
-    names: Sequence[str] = ()
-    """Those of the sources."""
+    names: Callable[[], Sequence[str]] = tuple
+    """Returns those of the sources, whose order may change."""
 
     @property
     def end(self) -> int | None:
@@ -157,7 +157,8 @@ class Scope:
         for source, own in groupby(lines, key=lambda line: line.block.source):
             first = [] if self.ranges or self.sender or not self.headed else [*islice(own, HEAD)]
             plain = bool(first) and first[0].block.place is None
-            name = self.names[source] if self.names else ""
+            names = self.names()
+            name = names[source] if names else ""
             heads = {line.byte for line in header_lines(first, name)} if plain else ()
             yield from ((line, line.byte in heads) for line in chain(first, own))
 
@@ -196,7 +197,7 @@ def restrict(sources: SourceSet, only: str = "", since: str = "", until: str = "
     if only or since or until:
         times = " ".join(f"{n} {v}" for n, v in (("since", since), ("until", until)) if v)
         scope = _scope(sources, only) if only else Scope(times)
-        scope.since, scope.until, scope.names = since, until, sources.names
+        scope.since, scope.until, scope.names = since, until, lambda: sources.names
         if since or until:
             scope.parser = _of_days(sources)
         sources.scope = scope

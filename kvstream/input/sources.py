@@ -83,7 +83,6 @@ class Scope(Protocol):
     headed: bool
     """Whether the header of a table goes with its lines."""
     notes: list[str]
-    names: Sequence[str]
     ranges: tuple[tuple[int, int], ...]
     """Global byte offsets; empty if lines decide."""
 
@@ -183,7 +182,12 @@ class SourceSet:
         return self
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Read the first sources in this order. Call it before reading; `again` forgets it."""
+        """Read the first sources in this order. Call it before reading; `again` forgets it.
+
+        The bytes of a part count in the order that was given, so that one stays.
+        """
+        if self.scope is not None and self.scope.ranges:
+            return
         first = [self._sources[place] for place in order]
         self._sources = first + self._sources[len(first) :]
 
@@ -195,7 +199,7 @@ class SourceSet:
             self._position += record.bytes
         self._last = ("\n" if ended_line else " ") if self._position else ""
         if self.scope is not None:  # it was chosen in the new sources alone
-            self.scope.names, base = self.names, self._position
+            base = self._position
             self.scope.ranges = tuple((a + base, b + base) for a, b in self.scope.ranges)
 
     @property

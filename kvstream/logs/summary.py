@@ -76,6 +76,8 @@ class LogSummary:
         self.by_line = False
         """Whether line numbers serve as the clock."""
         self.splitter = LineSplitter()
+        self.several = False
+        """Whether places have the name of their source."""
         self.sources: list[tuple[str, int]] = []
         """Names of the sources, and the number of lines before each."""
         self.gaps = array("q"), array("q")
@@ -110,6 +112,7 @@ class LogSummary:
         """Begin another source."""
         self.close()
         self.sources.append((name, self.lines))
+        self.several |= len(self.sources) > 1
         self.parser.begin()
         self._before.clear()
         self._begins = True

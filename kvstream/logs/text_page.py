@@ -112,7 +112,7 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
     if log.jumps:
         times = "once, at" if log.jumps == 1 else f"{log.jumps:,} times, first at"
         line = log.first_jump
-        place = _place(line, log, width) if len(log.sources) > 1 else f"line {log.where(line)[1]:,}"
+        place = _place(line, log, width) if log.several else f"line {log.where(line)[1]:,}"
         notes.append(f"the clock goes back {times} {place}")
     if log.overlaps:
         name = _source_name(log.where(log.first_overlap)[0], width)
@@ -207,7 +207,7 @@ def _left_out(facts: Report, rows: int) -> str:
 def _place(line: int, log: LogSummary, width: int) -> str:
     """Return the number of a line, with its source if there are several."""
     name, number = log.where(line)
-    return f"{_source_name(name, width)}:{number}" if len(log.sources) > 1 else f"L{number}"
+    return f"{_source_name(name, width)}:{number}" if log.several else f"L{number}"
 
 
 def _source_name(name: str, width: int) -> str:

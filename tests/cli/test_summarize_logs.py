@@ -164,6 +164,18 @@ def test_rotated_logs_are_read_in_the_order_of_their_times(cli, tmp_path) -> Non
         assert made["lines"] == 60
 
 
+@pytest.mark.parametrize("part", [("--only", "chapter 2"), ("--since", "2026-03-03 12:00")])
+def test_a_part_of_one_of_several_logs_is_that_part(cli, tmp_path, part) -> None:
+    (new := tmp_path / "new.log").write_text(lines(2))
+    (old := tmp_path / "old.log").write_text(
+        "CHAPTER I\n\n2026-03-01 10:00:00 one\n\nCHAPTER II\n\n2026-03-04 10:00:00 two\n"
+    )
+    done = cli("summarize", str(new), str(old), "--as", "log", "--text", *part)
+    assert done.code == 0, done.stderr
+    assert re.search(r"old\.log:7 +two", done.stdout), done.stdout
+    assert "  one" not in done.stdout
+
+
 def test_an_empty_log_leaves_the_order_and_the_lines_of_the_others(cli, tmp_path) -> None:
     """One log has many blocks; empty logs come first and between the others."""
     (tmp_path / "b.log").write_text("")

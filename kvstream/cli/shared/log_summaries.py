@@ -151,6 +151,7 @@ def summarize(paths: Sequence[str], options: Options, *, width: int | None = Non
             names = sources.names[:-1] if follow else sources.names
             sources.reorder(in_order(names, plain=request.plain))
         log = logs.LogSummary()
+        log.several = len(sources.names) > 1  # also if only one has lines of the part
         reports = _Reports(log, sources, out, options, rows, width, teller.tell)
         current = -1
         with reading(interrupts):
