@@ -250,10 +250,13 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         raise SourceError(f"The text has no {name}. {hint}{advice}")
     numbers = {part.number for part in hits}
     if len(hits) > 1 and ("" in numbers or len(numbers) < len(hits)):
-        raise SourceError(
-            f"{len(hits)} parts are {only}: {_list(hits)}. Name one by its title, lines or "
-            f'pages, or by the part around it, as in --only "{only} of part 2".'
-        )
+        several = len({part.source for part in hits}) > 1
+        advice = "Read one of the files alone." if several else (
+            "Name one by its title, lines or pages, or by the part around it, as in --only "
+            f'"{only} of part 2".'
+        )  # fmt: skip
+        names = _list(hits, sources.names if several else ())
+        raise SourceError(f"{len(hits)} parts are {only}: {names}. {advice}")
     title = f"{hits[0].title}{f' to {hits[-1].title}' if len(hits) > 1 else ''}"
     return Scope(title, ranges=tuple((p.begin, p.end) for p in hits))
 
@@ -332,10 +335,14 @@ def one_day(sources: SourceSet) -> bool:
     return bool(days)
 
 
-def _list(parts: list[Part]) -> str:
-    """Name parts, the numbered ones first."""
+def _list(parts: list[Part], sources: Sequence[str] = ()) -> str:
+    """Name parts, the numbered ones first, perhaps with their `sources`."""
     some = [part for part in parts if part.number] or parts
-    names = [f"{shortened(p.title, 40)}{f' ({p.place})' if p.place else ''}" for p in some[:NAMES]]
+    names = []
+    for part in some[:NAMES]:
+        places = (sources[part.source] if sources else "", part.place)
+        place = ", ".join(filter(None, places))
+        names.append(shortened(part.title, 40) + (f" ({place})" if place else ""))
     more = f" and {len(some) - NAMES:,} more" if len(some) > NAMES else ""
     return ", ".join(names) + more
 

@@ -135,6 +135,15 @@ def test_the_same_number_twice(tmp_path: Path) -> None:
     assert read(path, only="chapters 1-2 of part 2").count("CHAPTER") == 2
 
 
+def test_the_same_heading_in_two_files(tmp_path: Path) -> None:
+    for name in ("a.md", "b.md"):
+        (tmp_path / name).write_text("# One\n\ntext\n\n# Two\n\nmore\n")
+    paths = [str(tmp_path / name) for name in ("a.md", "b.md")]
+    message = r"2 parts are One: One \(.*a.md, lines 1-4\), One \(.*b.md, .*of the files alone\.$"
+    with pytest.raises(SourceError, match=message):
+        open_sources(paths, only="One")
+
+
 def test_what_does_not_exist(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text(book("CHAPTER I", "CHAPTER II"))
