@@ -158,8 +158,9 @@ class Table:
             return
         if _is_total(before):
             (self.totals if count > 2 else self.sums).append(before.line)
-        if count < 3 or not _is_total(before):
-            yield before
+            if count > 2:
+                return
+        yield before
 
     def _objects(self, lines: Iterator[Line], source: int) -> Iterator[Row]:
         for line in lines:

@@ -343,10 +343,9 @@ def _of_part(
     whole: bool = False,
 ) -> Options:
     """Return options that read only the part that one question names, if the text has it.
-    `whole`: for --each, a model reads all of every document.
 
     A time without a day is certain only if all of the text is of one day; else a hint names the
-    options. `tell` gets what a user should know.
+    options. `tell` gets what a user should know. If `whole`, a model reads all of each document.
     """
     again = bool(paths) and all(map(can_be_read_again, paths))
     request = options.request
