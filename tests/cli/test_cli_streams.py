@@ -223,6 +223,8 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, fake_session, book)
     assert ran.stdout == "It is 51234.\n"
     ran = cli("ask", book, "Q?", "-o", "/dev/full", "--json")
     assert (ran.code, json.loads(ran.stdout)["answer"]) == (1, "It is 51234.")
+    ran = cli("ask", book, "-Q", "One?", "-Q", "Two?", "-o", "/dev/full")
+    assert (ran.code, ran.stdout.count("It is 51234.\n")) == (1, 2), "the second one is not, too"
 
 
 @pytest.mark.parametrize("error", [BudgetError("No room."), KeyboardInterrupt()])
@@ -251,12 +253,15 @@ def test_a_disk_that_becomes_full_loses_no_earlier_answer(tmp_path, capsys) -> N
     file.write("first\n")
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
-        with pytest.raises(KvstreamError, match="File too large"):
-            file.write("second\n")
+        file.write("second\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    file.finish(quiet=True)
-    assert capsys.readouterr().out == "first\nsecond\n"
+    file.write("third\n")
+    with pytest.raises(KvstreamError, match="was not written"):
+        file.finish(quiet=True)
+    told = capsys.readouterr()
+    assert told.out == "first\nsecond\nthird\n"
+    assert "File too large" in told.err
     assert not list(tmp_path.iterdir())
 
 

@@ -56,7 +56,8 @@ class OutputFile:
         self.option = option
         self.in_place = in_place
         self.rescued = rescued
-        """Whether all of its text goes to stdout if the file fails: it may have taken an hour."""
+        """Whether all of its text goes to stdout if the file fails: it may have taken an hour. What
+        follows goes there, too, and `close` raises the error."""
         self.whole = 0
         """Bytes of the hidden file after the last complete write."""
         self.target: Path | None = None
@@ -64,7 +65,7 @@ class OutputFile:
         self.temporary: Path | None = None
         self.wrote = False
         self.error: KvstreamError | None = None
-        """The error of a file that is written in place."""
+        """The error of a file that is written in place or `rescued`."""
         self.stdout = sys.stdout
         self.named = False
         """Whether the complete file has its name."""
@@ -109,6 +110,8 @@ class OutputFile:
     def write(self, text: str) -> int:
         """Write and flush at once, to notice a full disk here and not at the end."""
         if self.error is not None:
+            if self.rescued:
+                self._rescue(None, text)
             return len(text)
         try:
             if self.in_place and self.target is not None and not self.wrote:
@@ -117,12 +120,14 @@ class OutputFile:
             self.stream.flush()
         except OSError as error:
             self.wrote = False  # the file is incomplete
-            if self.in_place:
-                self.error = self.failure(error)
-                return len(text)
+            self.error = self.failure(error)
             if self.rescued:
+                say(str(self.error))
                 self._rescue(self.temporary, text)
-            raise self.failure(error) from error
+                self.error = KvstreamError(f"{self.path} was not written; see stdout.")
+            elif not self.in_place:
+                raise self.error from error
+            return len(text)
         self.wrote = True
         if self.temporary is not None:
             self.whole = os.fstat(self.stream.fileno()).st_size
@@ -144,6 +149,8 @@ class OutputFile:
         with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
         if self.error is not None and sys.exception() is None:
+            if self.temporary is not None:
+                self.temporary.unlink(missing_ok=True)
             raise self.error
         if self.temporary is None or self.target is None:
             return
