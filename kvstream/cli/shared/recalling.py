@@ -148,7 +148,7 @@ def of_maker(maker: str, options: Options) -> Options:
 
 def _refuse_changes(file: MemoryFile, options: Options) -> None:
     learned = file.options.get("method") == api.QUESTIONS_LEARNED  # then auto chose it
-    request = replace(options.request, questions=(), command="remember")
+    request = replace(options.request, questions=file.questions, command="remember")
     values = api.options_of(api.with_method(request, learned=learned))
 
     for name, then in file.options.items():
