@@ -270,9 +270,11 @@ class Reader:
         logits = self.model.logits(hidden[-1:])[0]
         if bool(logits.isnan().any()):
             kind = str(self.model.dtype).removeprefix("torch.")
+            wider = "number type, such as --dtype float32"
+            other = "method or model" if kind == "float32" else wider
             raise ModelError(
                 f"{self.model.name} computed numbers that are not finite in {kind} from this text, "
-                "so it cannot answer; use another number type, such as --dtype float32."
+                f"so it cannot answer; use another {other}."
             )
         return logits
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory import header
+from kvstream.methods.base import DTYPES, LARGEST
 from kvstream.store import writing
 
 ASIDE = "evidence."
@@ -33,9 +34,6 @@ FORMAT = 1
 """Version of the format. It increases when earlier versions of kvstream cannot read new files."""
 LARGEST_HEADER = 100_000_000
 """Maximum bytes of a header; the limit of the safetensors format."""
-LARGEST = 2.0**40
-"""Maximum absolute value in a memory: squares of such values, and their sums, are finite in
-float32."""
 REMEDY = (
     "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
     "again with `kvstream remember`."
@@ -45,10 +43,6 @@ WRONG = (
     ArithmeticError,
 )  # fmt: skip
 """Errors that a file can still cause if its fields are valid one by one, but not together."""
-DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,13 +124,19 @@ def read(path: Path) -> Content:
     if (digest, seal) != (metadata["memory"], metadata["file"]):
         raise unusable(path, "its content does not match its digest")
     state, notes = _texts(path, metadata)
+    if why := wild(tensors):
+        raise unusable(path, f"{why}, which no model makes")
+    return Content(state, notes, tensors, digest)
+
+
+def wild(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return which tensor has numbers that no memory has, or NaN; None if there is none."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.numel():
             low, high = (float(t) for t in tensor.aminmax())
-            if not -LARGEST <= low <= high <= LARGEST:  # or NaN
-                why = f"{name} has numbers from {low:g} to {high:g}, which no model makes"
-                raise unusable(path, why)
-    return Content(state, notes, tensors, digest)
+            if not -LARGEST <= low <= high <= LARGEST:
+                return f"{name} has numbers from {low:g} to {high:g}"
+    return None
 
 
 def read_notes(path: Path) -> dict[str, Any]:
@@ -230,4 +230,6 @@ def _digest(text: str, tensors: Mapping[str, Tensor], *, aside: bool) -> str:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    tensor = tensor.detach().cpu().contiguous().flatten()
+    # A single number of an expanded tensor has the stride 0 and counts as contiguous.
+    return tensor.as_strided(tensor.shape, (1,)).view(torch.uint8).numpy().tobytes()

@@ -47,6 +47,11 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
     Without `passages`, the file has no text for citations.
     """
     state, tensors = memory_state(memory, passages=passages)
+    if why := file.wild(tensors):
+        raise KvstreamError(
+            f"Cannot write {path}: {why}, which no memory file can hold. Read the sources again "
+            "with another number type, such as --dtype float32, or another method."
+        )
     notes = {
         "version": __version__,
         "written": int(time.time()),

@@ -25,6 +25,15 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+LARGEST = 2.0**40
+"""Maximum absolute value in a memory: squares of such values, and their sums, are finite in
+float32."""
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8",
+}  # fmt: skip
+"""Types of numbers in a memory, with their names in its file."""
+
 
 def setting(
     default: Any,
@@ -103,6 +112,10 @@ class HeadTensor:
     on_host: bool = False
     """Whether it stays on the CPU. Use it for counters that determine sizes: reading them from a
     GPU would wait for all of its queued work."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"HeadTensor.dtype must be a type that files have, not {self.dtype}")
 
 
 @dataclass

@@ -9,22 +9,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from inspect import isfunction
+from inspect import getattr_static, isfunction
 from typing import Any, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvstream.errors import KvstreamError, UsageError, hint, is_out_of_memory
 from kvstream.methods import base
 from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Preset, Step
 from kvstream.methods.names import CLASSES, NAMES, plugins
+from kvstream.methods.scored import ScoredMethod
 from kvstream.streams import printing_to_stderr
 
 BUILT_IN: tuple[type[Method], ...] = tuple(
@@ -40,8 +42,9 @@ FAULTS: dict[str, str] = {}
 it."""
 KINDS: Mapping[str, type] = {
     "absorb": type(None), "catalyst": Sequence, "evidence": Evidence, "fitted": Method,
-    "head_tensors": tuple, "layer_sizes": Sequence, "newest": int, "score": Tensor,
-    "select": Tensor, "settings": dict, "sized": Method, "target": int, "tensors": tuple,
+    "head_tensors": tuple, "layer_sizes": Sequence, "mix": Tensor, "newest": int,
+    "score": Tensor, "select": Tensor, "settings": dict, "sized": Method, "target": int,
+    "tensors": tuple,
 }  # fmt: skip
 """What some functions of a method return: `available` has other packages' methods checked for it.
 """
@@ -62,6 +65,9 @@ def available() -> Mapping[str, type[Method]]:
                 with printing_to_stderr():
                     method = point.load()
                     fault = _fault(method)
+                    if fault is None:
+                        title = f"The method {method.name!r} of {_origin(point)}"
+                        guarded = _answerable(method, title)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # an import may even end the program
@@ -69,8 +75,7 @@ def available() -> Mapping[str, type[Method]]:
         if fault is None and (method.name in methods or method.name == AUTO):
             fault = f"has the name {method.name!r}, which exists already"
         if fault is None:
-            title = f"The method {method.name!r} of {_origin(point)}"
-            methods[method.name] = _answerable(method, title)
+            methods[method.name] = guarded
         else:
             FAULTS[point.name] = (
                 f"The method {point.name!r} of {_origin(point)} {fault}; repair or uninstall the "
@@ -87,32 +92,48 @@ def _answerable(method: type[Method], title: str) -> type[Method]:
 
         def call(self: Method, *values: Any, **more: Any) -> Any:
             try:
-                value: Any = own(self, *values, **more)
+                bound = own.__get__(self) if hasattr(own, "__get__") else own
+                value: Any = bound(*values, **more)
+                fits = isinstance(value, kind)
+                check = WRONG.get(name) if fits else None
+                wrong = check(value, *values, **more) if check else None
             except (KvstreamError, KeyboardInterrupt):
                 raise
             except BaseException as error:  # some would end the program without a message
                 if is_out_of_memory(error):
                     raise
                 raise KvstreamError(f"{title} fails in {name} ({_text_of(error)}).") from error
-            if not isinstance(value, kind):
+            if not fits:
                 raise KvstreamError(
                     f"{title} returns {_repr_of(value)} from {name}, not a {kind.__name__}."
                 )
-            if name in WRONG and (wrong := WRONG[name](value, *values, **more)):
+            if wrong:
                 raise KvstreamError(f"{title} returns {wrong} from {name}.")
-            return value
+            if name != "compressive_memory" or value is None:
+                return value
+            calls = {each: answering(each, _later(value, each)) for each in ("fold", "mix")}
+            return type("Guarded", (), {**calls, "trained": property(lambda _: value.trained)})()
 
         return call
 
-    own = [name for name, value in vars(Method).items() if isfunction(value) and name[0] != "_"]
-    also = [name for name in ("score", "newest") if hasattr(method, name)]
+    own = _functions(ScoredMethod if issubclass(method, ScoredMethod) else Method)
     calls: dict[str, Any] = {
-        name: answering(name, getattr(method, name)) for name in (*own, *also, "__init__")
+        name: answering(name, getattr_static(method, name)) for name in (*own, "__init__")
     }
     needs_keys: Any = method.needs_keys
     if isinstance(needs_keys, property) and needs_keys.fget is not None:
         calls["needs_keys"] = property(answering("needs_keys", needs_keys.fget))
     return type(method.__name__, (method,), {**calls, "__doc__": method.__doc__})
+
+
+def _functions(kind: type[Method]) -> list[str]:
+    """Return the names of the functions of a method that the engine calls."""
+    values = {**vars(Method), **vars(kind)}
+    return [name for name, value in values.items() if isfunction(value) and name[0] != "_"]
+
+
+def _later(memory: Any, name: str) -> Callable[..., Any]:
+    return lambda self, *values: getattr(memory, name)(*values)
 
 
 def _text_of(error: BaseException) -> str:
@@ -144,7 +165,8 @@ def _wrong_evidence(evidence: Evidence) -> str | None:
         value = getattr(evidence, field.name)
         kind = type(field.default)
         fits = isinstance(value, int | float if kind is float else kind)
-        if not fits or (kind in (int, float) and not 0 <= value < math.inf):
+        most = 1 if kind is float else sys.maxsize
+        if not fits or (kind in (int, float) and not 0 <= value <= most):
             return f"the {field.name} {_repr_of(value)}"
     return None
 
@@ -159,7 +181,7 @@ def _wrong_scores(scores: Tensor, step: Step) -> str | None:
 def _wrong_choice(choice: Tensor, step: Step, keep: int) -> str | None:
     """Return what is wrong with the candidates that a method chose, or None."""
     groups, heads, count = step.origin.shape
-    if choice.is_floating_point() or choice.dtype == torch.bool or choice.is_complex():
+    if choice.dtype not in (torch.int64, torch.int32):
         return f"numbers of the type {choice.dtype}, not int64,"
     if choice.shape != (groups, heads, keep):
         return f"the shape {list(choice.shape)}, not {[groups, heads, keep]},"
@@ -184,18 +206,22 @@ def _has_shape(tensor: HeadTensor) -> bool:
     return isinstance(sizes, tuple) and _all(sizes, int) and min(sizes, default=0) >= 0
 
 
-def _wrong_tensors(tensors: tuple[Any, ...]) -> str | None:
-    fit = _all(tensors, EntryTensor, HeadTensor)
+def _wrong_tensors(tensors: tuple[Any, ...], kind: type) -> str | None:
+    fit = _all(tensors, kind) and _all((tensor.name for tensor in tensors), str)
     fit = fit and len({tensor.name for tensor in tensors}) == len(tensors)
-    fit = fit and all(isinstance(t, EntryTensor) or _has_shape(t) for t in tensors)
-    return _unless(
-        fit, tensors, "not a tuple of EntryTensor or HeadTensor of different names, with shapes"
-    )
+    fit = fit and (kind is EntryTensor or all(map(_has_shape, tensors)))
+    with_shapes = ", with shapes" * (kind is HeadTensor)
+    return _unless(fit, tensors, f"not a tuple of {kind.__name__} of different names{with_shapes}")
 
 
 def _wrong_state(nothing: None, step: Step) -> str | None:
-    fit = all(_all((t,), Tensor) and t.shape == step.origin.shape for t in step.state.values())
-    return None if fit else f"step.state of another shape than {list(step.origin.shape)}"
+    states = step.state.values()
+    if not all(_all((t,), Tensor) and t.shape == step.origin.shape for t in states):
+        return f"step.state of another shape than {list(step.origin.shape)}"
+    if not _all(step.head_state.values(), Tensor):
+        return "step.head_state that is not of tensors"
+    finite = all(bool((t.abs() <= base.LARGEST).all()) for t in states)
+    return None if finite else "step.state with numbers that no memory file can hold"
 
 
 WRONG: Mapping[str, Callable[..., str | None]] = {
@@ -204,15 +230,23 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
         not isinstance(texts, str) and _all(texts, str), texts, "not a tuple of texts"
     ),
     "compressive_memory": lambda memory, model, **more: _unless(
-        memory is None or (hasattr(memory, "fold") and hasattr(memory, "mix")),
-        memory, "which has no fold and mix",
+        memory is None or (hasattr(memory, "fold") and hasattr(memory, "mix")
+                           and isinstance(getattr(memory, "trained", None), nn.Module)),
+        memory, "which has no fold, mix and trained",
     ),
     "evidence": _wrong_evidence,
-    "head_tensors": _wrong_tensors,
+    "head_tensors": partial(_wrong_tensors, kind=HeadTensor),
     "layer_sizes": lambda value, sizes: _unless(
         len(value) == len(sizes) and _all(value, int)
         and min(value) >= 0 and max(value) <= max(sizes),
         value, f"not {len(sizes)} sizes from 0 to {max(sizes)}",
+    ),
+    "learned": lambda learned, model: _unless(
+        learned is None or isinstance(learned, nn.Module), learned, "not an nn.Module or None"
+    ),
+    "mix": lambda mixed, layer, query, out, *more: _unless(
+        (mixed.shape, mixed.dtype) == (out.shape, out.dtype),
+        mixed, f"not {out.dtype} of the shape {list(out.shape)}",
     ),
     "score": _wrong_scores,
     "select": _wrong_choice,
@@ -230,7 +264,7 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
     "target": lambda target, size, present: _unless(
         0 <= target <= min(size, present), target, f"not a number from 0 to {min(size, present)}"
     ),
-    "tensors": _wrong_tensors,
+    "tensors": partial(_wrong_tensors, kind=EntryTensor),
     "votes": lambda votes, step: _unless(
         votes is None or (isinstance(votes, Tensor) and votes.shape == step.origin.shape),
         votes, f"not a Tensor of the shape {list(step.origin.shape)}",
@@ -272,6 +306,8 @@ def _fault(method: Any) -> str | None:
     hints = get_type_hints(method)
     for field in dataclasses.fields(method):
         kind = hints[field.name]
+        if field.name in _functions(ScoredMethod):
+            return f"has a setting {field.name!r} with the name of a function of methods"
         if kind not in (int, float, bool, str):
             return f"has a setting {field.name!r} that is not an int, a float, a bool or a str"
         if field.default is dataclasses.MISSING:

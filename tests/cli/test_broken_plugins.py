@@ -32,6 +32,21 @@ class Thing(Window):
         {body}
         return super().select(step, keep)
 """
+COMPRESSED = """pass
+        step.head_state["h"].fill_(1)
+        return super().select(step, keep)
+    def head_tensors(self):
+        return (HeadTensor("h"),)
+    def compressive_memory(self, model, *, asked):
+        from torch import nn
+        class Memory:
+            trained = nn.Linear(1, 1)
+            def fold(self, step, choice):
+                {}
+            def mix(self, layer, query, out, lse, head_state):
+                {}
+        return Memory()
+    def unused(self, step, keep):"""
 LISTED = "[kvstream.methods]\nthing = thing_plugin:Thing\n"
 MODULES = {
     "raises": (LISTED, "raise ValueError('no')"),
@@ -119,6 +134,15 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
             "    def absorb(self, step):\n        step.state['a'].resize_(0); return",
             "returns step.state of another shape than [",
         ),
+        (
+            "pass\n    def tensors(self):\n        return (EntryTensor('a'),)\n"
+            "    def absorb(self, step):\n        step.state['a'].fill_(float('-inf')); return",
+            "returns step.state with numbers that no memory file can hold from absorb",
+        ),
+        ("return step.origin[..., :keep].byte()", "returns numbers of the type torch.uint8"),
+        (COMPRESSED.format("return 1 / 0", "return out"), "fails in fold (ZeroDivisionError"),
+        (COMPRESSED.format("pass", "return None"), "returns None from mix, not a Tensor"),
+        (COMPRESSED.format("pass", "return out[:1]"), "not torch.float32 of the shape ["),
         (f"raise ValueError('a\\n' * {10**6})", "fails in select (ValueError: a a a"),
         *(
             (f"pass\n    def {function}(self, *values):\n        return {value}", told)
@@ -134,15 +158,23 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
                 (
                     "tensors",
                     "(EntryTensor('a'),) * 2",
-                    "not a tuple of EntryTensor or HeadTensor of d",
+                    "not a tuple of EntryTensor of d",
                 ),
-                ("head_tensors", "(HeadTensor('a', (2,)),)", "not a tuple of EntryTensor or HeadT"),
+                ("head_tensors", "(HeadTensor('a', (2,)),)", "not a tuple of HeadTensor of"),
                 ("head_tensors", "(HeadTensor('a', lambda *k: (-1,)),)", "names, with shapes"),
                 ("head_tensors", "(HeadTensor('a', lambda *k: 1 / 0),)", "names, with shapes"),
+                ("head_tensors", "(EntryTensor('a'),)", "not a tuple of HeadTensor of different"),
+                (
+                    "head_tensors",
+                    "(HeadTensor('a', dtype=bool),)",
+                    "fails in head_tensors (ValueError: HeadTensor.dtype",
+                ),
+                ("learned", "3", "returns 3, not an nn.Module or None, from learned"),
                 ("votes", "[]", "returns [], not a Tensor of the shape "),
                 ("shorten", "(1,)", "returns (1,), not two numbers of tokens"),
                 ("evidence", "Evidence(window_attention='8')", "returns the window_attention '8'"),
                 ("evidence", "Evidence(decay=float('nan'))", "returns the decay nan from evidence"),
+                ("evidence", "Evidence(decay=1.5)", "returns the decay 1.5 from evidence"),
             )
         ),
     ],
@@ -238,6 +270,14 @@ def test_damaged_metadata_and_a_constructor_that_fails(
             "has evicts that",
         ),
         (("    def select", "    __new__ = abs\n    def select"), "defines __new__"),
+        (
+            ("    def select", "    target: int = setting(1, '')\n    def select"),
+            "has a setting 'target' with the name of a function",
+        ),
+        (
+            ("    def select", "    def __init_subclass__(cls):\n        1 / 0\n    def select"),
+            "does not load (ZeroDivisionError",
+        ),
     ],
 )
 def test_an_incomplete_class_is_left_out(

@@ -370,6 +370,21 @@ def test_a_memory_that_was_torn_is_not_saved(session: Session, story: Path, tmp_
     assert not (tmp_path / "m.kvs").exists()
 
 
+def test_numbers_that_no_file_can_hold_are_told_before_it_is_written(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    memory = read(session, story, run_of(260))
+    memory.reader.cache.stores[0].values[0, 0, 0] = torch.inf
+    with pytest.raises(KvstreamError, match=r"0\.values has numbers from -.* to inf"):
+        saving.save(memory, tmp_path / "m.kvs")
+    assert not (tmp_path / "m.kvs").exists()
+
+
+def test_one_number_of_an_expanded_tensor_has_its_bytes() -> None:
+    one = torch.tensor([[7]]).expand(1, 3)[:, :1]
+    assert file._bytes(one.as_strided((1, 1), (0, 0))) == file._bytes(torch.tensor([7]))
+
+
 def test_metadata_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
     deep = "[" * 100_000
     for key in ("state", "notes"):

@@ -524,6 +524,24 @@ def test_every_function_of_a_plugin_names_it_in_errors(monkeypatch: pytest.Monke
         registry.available.cache_clear()
 
 
+class _Helped(Method):
+    """A method with functions of its own, among them one with a name of `ScoredMethod`."""
+
+    name = "helped"
+
+    def score(self, parts: int, /) -> list[int]:
+        return [0] * parts
+
+    @staticmethod
+    def target(size: int, present: int) -> int:
+        return min(size, present, 4)
+
+
+def test_functions_of_a_method_are_bound_and_its_own_stay_its_own() -> None:
+    method = registry._answerable(_Helped, "It")()
+    assert (method.score(3), method.target(9, 8)) == ([0, 0, 0], 4)  # type: ignore[attr-defined]
+
+
 class _Flat(ScoredMethod):
     """A method whose scores lack the dimension of the heads."""
 
