@@ -23,12 +23,14 @@ _STRING = rf"{_BODY}{{0,{LONGEST}}}+(?:\x1b\\|[\x07\x9c])"
 SEQUENCE = re.compile(
     r"\0+"
     r"|\x1b(?:\[[0-?]*+[ -/]*+[@-~]?"
-    rf"|[PX\]^_](?:{_STRING}|{_BODY}{{{LONGEST + 1},}}+(?:\x1b\\|[\x07\x9c])?)?"
+    rf"|[PX\]^_k](?:{_STRING}|{_BODY}{{{LONGEST + 1},}}+(?:\x1b\\|[\x07\x9c])?)?"
     r"|[ -/]*+[0-~]?)"
     # Text in a wrong encoding also has characters of this range: what has no end, stays.
     rf"|\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))|[\x90\x98\x9d-\x9f]{_STRING}"
     r"|[\x07\x0e\x0f]|#033\[[\d;]*+[A-Za-z]"
 )
+MOVE = re.compile(r"(?:\x1b\[|\x9b)\d+[CG]")
+"""A movement to a column, which stands for the space between two words."""
 BASE64 = ";base64,"
 LETTERS = re.compile("[A-Za-z0-9+/=]*+")
 FILTERED = re.compile(
@@ -36,7 +38,7 @@ FILTERED = re.compile(
 )
 """These sequences, and files in base64, such as the pictures of Markdown."""
 UNFINISHED = re.compile(
-    rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
+    rf"(?:\x1b(?:\[[0-?]*+[ -/]*+|[PX\]^_k]{_BODY}{{0,{LONGEST}}}+\x1b?|[ -/]*+)"
     rf"|\x9b(?:[0-?]*+[ -/]*+|[@-~])|[\x90\x98\x9d-\x9f]{_BODY}{{0,{LONGEST}}}+\x1b?"
     rf"|#(?:0(?:3(?:3(?:\[[\d;]*+)?)?)?)?|(?<!\0)\0{{1,{HOLE - 1}}}|(?<!\r)\r+"
     rf"|(?<![A-Za-z])d(?:a(?:t(?:a(?::[\w.+/;=-]{{0,99}}+(?:,[A-Za-z0-9+/=]{{0,63}}+)?)?)?)?)?)\Z"

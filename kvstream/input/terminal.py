@@ -15,7 +15,7 @@ import numpy as np
 
 from kvstream.input import controls
 from kvstream.input.blocks import TextBlock
-from kvstream.input.controls import BASE64, FILTERED, HOLE, LONGEST, RSYSLOG, UNFINISHED
+from kvstream.input.controls import BASE64, FILTERED, HOLE, LONGEST, MOVE, RSYSLOG, UNFINISHED
 
 _BACK = re.compile(r"\x08{2,}")
 """A move back before what a progress bar replaces."""
@@ -43,8 +43,8 @@ class ControlFilter:
         """The rest of the file, or of the control string of more than LONGEST characters, in which
         the last block ended.
         """
-        self._in_line = False
-        """Whether the last character was not a newline."""
+        self._last = "\n"
+        """The last character."""
         self._returns = None if table else True
         """Whether a carriage return alone ends a line; None: no text yet."""
         self._strikes = False
@@ -65,7 +65,7 @@ class ControlFilter:
         plain = not (self._goes_on or self._strikes or text.endswith(_BEGINNINGS))
         plain = plain and "data:" not in text[-200:]
         if rest is None and plain and not any(map(text.__contains__, signs)):
-            self._in_line = text[-1:] != "\n"
+            self._last = text[-1:] or self._last
             return block
         offsets = block.offsets()
         if rest is not None:
@@ -87,7 +87,7 @@ class ControlFilter:
     def _without(self, text: str, offsets: np.ndarray, source: int) -> TextBlock | None:
         stays = np.ones(len(text), dtype=bool)
         parts: list[str] = []
-        last = 0
+        last, before = 0, self._last
         if self._goes_on is not None:
             last = self._goes_on.match(text).end()  # type: ignore[union-attr]
             self._goes_on = self._goes_on if last == len(text) else None
@@ -95,16 +95,20 @@ class ControlFilter:
         for match in FILTERED.finditer(text, last):
             begin, end = match.span()
             parts.append(text[last:begin])
+            before = text[begin - 1] if begin > last else before
             stays[begin:end] = False
             last = end
             if text[begin] == "\0":
                 if not self.nuls:
                     self.first_nul = int(offsets[begin])
                 self.nuls += end - begin
-                in_line = text[begin - 1] != "\n" if begin else self._in_line
-                if in_line and end - begin >= HOLE and text[end : end + 1] not in ("\r", "\n"):
-                    parts.append("\n")
+                ends = text[end : end + 1] in ("\r", "\n")
+                if before != "\n" and end - begin >= HOLE and not ends:
+                    parts.append(before := "\n")
                     stays[begin] = True
+            elif not before.isspace() and MOVE.fullmatch(match[0]):
+                parts.append(before := " ")
+                stays[begin] = True
             elif text[begin] == "d":
                 self.files += 1
                 self._goes_on = controls.LETTERS if end == len(text) else None
@@ -119,7 +123,7 @@ class ControlFilter:
             rest, starts = _without_struck(rest, starts)
         if not rest:
             return None
-        self._in_line = rest[-1] != "\n"
+        self._last = rest[-1]
         widths = np.diff(np.append(starts, offsets[-1]))
         return TextBlock(rest, int(starts[0]), source, widths)
 

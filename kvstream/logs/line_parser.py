@@ -384,7 +384,10 @@ def looks_like_log(lines: Iterable[str], least: int = 2) -> bool:
     heads = own = rows = 0
     widths: set[int] = set()
     for entry in map(parser.entry, lines):
-        if entry is None or not (text := entry.text).strip():
+        if entry is None:  # a piece of a line that a container runtime split
+            heads, own = heads + 1, own + 1
+            continue
+        if not (text := entry.text).strip():
             continue
         if entry.time is None and (text[:1].isspace() or (heads and entry.continues)):
             continue

@@ -98,6 +98,8 @@ class Trace:
 
     def __init__(self, head: str = "") -> None:
         self._head, self._python = head, False
+        self._frames = False
+        """Whether numbers are those of frames, and no longer those of causes."""
         self.line = 0
         """Number of the line that is continued; 0 if there is none yet."""
         self.first: list[str] = []
@@ -114,7 +116,9 @@ class Trace:
             self.cause = line.strip()
         elif self.cause.startswith("Caused by:") and self.cause.endswith(":"):  # of Rust
             self.cause = f"{self.cause} {text}"
-        elif self.cause.startswith("Caused by: ") and re.match(r"\d+: ", text):
+        elif re.match(_HEADING, text):
+            self._frames = True
+        elif self.cause.startswith("Caused by: ") and not self._frames and re.match(r"\d+: ", text):
             self.cause = f"Caused by: {text}"
         elif self._python and not line[:1].isspace() and _SURELY.match(line) is None:
             self.exception, self._python = text, False  # the last one

@@ -68,10 +68,10 @@ _BARE = re.compile(
 """A question without its mark, of one line."""
 _ANNOUNCED = re.compile(
     r"(?!here|this|these|the\b|below|dear|hi\b|hello|hey|i\b|we\b|it\b)"
-    r"(?:[^\s:：]+[ \t]+){2,}[^\s:：]+[ \t]?[:：]$|[^\n:： ]{5,60}[ \t]?[:：]$",
+    r"(?:[^\s:：]+[ \t]+)+[^\s:：]+[ \t]?[:：]$|[^\n:： ]{5,60}[ \t]?[:：]$",
     re.IGNORECASE,
 )
-"""A line that ends with a colon and is no label, in a language of three words or without spaces."""
+"""A line that ends with a colon and is no label, in any language."""
 _PERSONA = re.compile(r"(?:you are|you[’']re|act as|as an?)\b[^.!?\n]*[.!]\s+", re.IGNORECASE)
 _SPEAKER = re.compile(
     r"^[ \t|>*\[]*(?!q\b|question|query)\w[\w .'’-]{0,24}\W{0,3}[:：>](?:\s|$)", re.I | re.M

@@ -20,6 +20,7 @@ SEQUENCES = {
     "8-bit CSI": "\x9b31m\x9bK\x9b?7h",
     "title": "\x1b]0;a title: of 3 words\x07",
     "title with ST": "\x1b]2;title\x1b\\",
+    "title of screen": "\x1bktitle\x1b\\",
     "title with 8-bit codes": "\x9d0;title\x9c",
     "link": "\x1b]8;;https://a.example/b\x1b\\",
     "picture": "\x1b]1337;File=inline=1:" + "QUJD" * 3000 + "\x07",
@@ -98,6 +99,12 @@ def test_sequences_across_blocks_are_removed_and_offsets_stay_right(
         got, spans, _ = read(text.encode(), step)
         assert got == without_controls(text)
         assert spans.decode() == got, "each character is at its offset"
+
+
+@pytest.mark.parametrize("step", [1, 5, 100_000])
+def test_a_move_to_a_column_parts_two_words(step: int) -> None:
+    data = b"\x1b[5Cship\x1b[20Gport\x1b[40Gcrew\n\x1b[1mGull\x1b[0m\x1b[12COslo \x1b[3C9\n"
+    assert read(data, step)[0] == "ship port crew\nGull Oslo 9\n"
 
 
 @pytest.mark.parametrize("step", [1, 5, 100_000])

@@ -10,7 +10,7 @@ import pytest
 
 from kvstream.logs import containers
 from kvstream.logs.findings import report
-from kvstream.logs.line_parser import LineParser
+from kvstream.logs.line_parser import LineParser, looks_like_log
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.thinning import Thinner
 
@@ -67,6 +67,11 @@ def test_what_is_held_of_split_lines_has_a_bound(monkeypatch: pytest.MonkeyPatch
     read(lines)
     long = [cri("x" * 60_000, 1, "stdout", "P"), cri("x" * 60_000, 1, "stdout", "F")]
     assert read(long).splitter.long_lines == 1
+
+
+def test_a_log_may_begin_with_the_pieces_of_a_very_long_line() -> None:
+    lines = [cri("x" * 16_000, second, "stdout", "P") for second in range(4)]
+    assert looks_like_log([*lines, lines[0][:99]])
 
 
 def test_a_line_whose_end_is_missing_is_counted() -> None:

@@ -89,6 +89,10 @@ CASES = {
              ["the row is 7 but there are 3"]),
     "anyhow": ("ERROR start failed", ANYHOW,
                ["Caused by: 1: No such file or directory (os error 2)"]),
+    "anyhow with frames": (
+        "ERROR start failed",
+        f"{ANYHOW}\n\nStack backtrace:\n   0: anyhow::error::new\n   1: shop::main",
+        ["Caused by: 1: No such file or directory (os error 2)"]),
     "c#": ("fail: request failed", CSHARP,
            ["System.InvalidOperationException: order 3 failed",
             "---> System.TimeoutException (0x80131505): 30 s are over"]),

@@ -110,6 +110,7 @@ def test_the_instruction_of_a_prompt_is_its_question(prompt) -> None:
          "Name this chat.\n\nThe name is:"),
         (f"Translate into German:\nAda hid it.\n\n{LONG}", "Translate into German:"),
         (f"Please translate this text: {LONG}", "Please translate this text:"),
+        ("fix grammar:\nAda go home.", "fix grammar:"),
         ("Vat deze tekst samen:\n\nAda ging.", "Vat deze tekst samen:"),
         ("Bu metni özetle:\n\nAda gitti.", "Bu metni özetle:"),
         ("请翻译下面的文字。\n\n他们回来了。", "请翻译下面的文字。"),
