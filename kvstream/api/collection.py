@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
@@ -112,7 +112,8 @@ def _each(
 ) -> Iterator[Outcome]:
     rest = dict(options)
     where = {n: rest.pop(n) for n in ("ray", "into", "progress") if n in rest}
-    loading = dict_of("loading", rest.pop("loading", None) or {})
+    value = rest.pop("loading", None)
+    loading = dict_of("loading", {} if value is None else value)
     if not callable(where.get("progress") or callable):
         raise UsageError(f"progress= takes a function, not {kind(where['progress'])}.")
     method_settings = settings_of(rest.pop("set", None))
@@ -186,9 +187,8 @@ def files_of(paths: Sequence[str], *, plain: bool) -> tuple[list[str], list[str]
 
 
 def _paths(source: Paths) -> list[str]:
-    several: list[Any] = [source]
-    if isinstance(source, Iterable) and not isinstance(source, str | os.PathLike):
-        several = list(source)
+    one = isinstance(source, str | os.PathLike)
+    several = [source] if one else several_of("source", "paths", source)
     if "-" in several:
         raise UsageError(
             "Standard input is one text; --each reads files. Write it to a file first."

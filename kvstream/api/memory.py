@@ -113,7 +113,8 @@ class Memory:
         api.refuse_idle(options, options.get("temp", run.temp))
         self._number += 1
         engine.command = text_of("command", options.get("command", "ask"))
-        engine.always = frozenset(several_of("always", "names", options.get("always", ())))
+        names = several_of("always", "names", options.get("always", ()))
+        engine.always = frozenset(text_of("always", name) for name in names)
         changes = api.answer_settings(options)
         engine.run = replace(run, **changes)
         stop = [text_of("stop", s) for s in several_of("stop", "strings", options.get("stop", ()))]

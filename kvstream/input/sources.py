@@ -284,7 +284,7 @@ class SourceSet:
 
     def __iter__(self) -> Iterator[TextBlock]:
         if self._started:
-            raise RuntimeError("A SourceSet can be read only once; open the sources again.")
+            raise UsageError("A SourceSet can be read only once; open the sources again.")
         self._started = True
         return self._all() if self.scope is None else self._part_of(self.scope)
 

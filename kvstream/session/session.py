@@ -27,7 +27,7 @@ from kvstream.passages.judge import Judge
 from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.prompt import Layout
 from kvstream.run.request import Request
-from kvstream.session.reading import FIRST_LOOK, Reading, as_read, started
+from kvstream.session.reading import FIRST_LOOK, STOPPED, Reading, as_read, started
 from kvstream.settings import INT8, Budget, ModelSettings, RunSettings, table
 from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
@@ -223,6 +223,7 @@ class Session:
         memory.load_s, memory.loaded_s = self.load_s, memory.prefill_s
         memory.prefill_s = memory.reader.select_seconds = 0.0  # nothing was read now
         memory.loaded = memory.trace.read
+        memory.trace.interrupted = any(text.startswith(STOPPED) for text in memory.warnings)
         return memory
 
     def read_excerpts(

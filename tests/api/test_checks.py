@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +312,15 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
 )
 def test_numbers_are_numbers(model, options, says: str) -> None:
     refused(lambda: model.ask(text=TEXT, question="Who?", **options), says)
+
+
+def test_arrays_are_no_lists_of_names(model) -> None:
+    refused(lambda: model.merge(np.array(3)), "paths= takes a list of memory files, not ndarray.")
+    memory = model.read(text=TEXT, budget=256)
+    refused(lambda: memory.ask("Who?", always=[["x"]]), "always= takes a str, not list.")
+    each = partial(kvstream.ask_each, model=model)
+    refused(lambda: each(np.array(3), "Who?"), "source= takes a list of paths, not ndarray.")
+    refused(lambda: each("a", "Who?", loading=np.ones(2)), "loading= takes a dict with names")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,10 @@ def test_the_bytes_of_an_interrupted_memory_are_those_that_were_read(model, tmp_
     assert model.count((BOOK * 40)[:some]) == memory.read_tokens
     assert some == whole < len(BOOK) * 40
     memory.save(tmp_path / "some.kvs")
-    assert model.recall(tmp_path / "some.kvs").bytes_read == (some, whole)
+    recalled = model.recall(tmp_path / "some.kvs")
+    assert recalled.bytes_read == (some, whole)
+    assert recalled.interrupted
+    assert recalled.ask(QUESTION).result.interrupted
 
 
 def test_an_interrupt_in_the_last_chunk_loses_nothing_and_says_nothing(model) -> None:

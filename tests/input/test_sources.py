@@ -457,7 +457,7 @@ def test_read_once(tmp_path: Path) -> None:
     path.write_text("x")
     sources = open_sources([str(path)])
     assert text_of(sources) == "x"
-    with pytest.raises(RuntimeError, match="once"):
+    with pytest.raises(UsageError, match="once"):
         iter(sources)
 
 
