@@ -23,8 +23,8 @@ class Cell:
     rows: int = 1
     """Number of rows with this cell; 0: all rows that follow."""
     heading: bool = False
-    above: bool = False
-    """Whether it continues the cell above."""
+    above: bool | None = None
+    """Whether it continues the cell above; None: it is not merged with it or the one below."""
 
 
 class Table:
@@ -63,7 +63,7 @@ class Table:
     def row(self) -> str:
         """End the row, and return it as a line; a row of one cell keeps its lines."""
         cells, self.cells, self._open = self.cells, [], False
-        if len(cells) == 1 and not self._spans:
+        if len(cells) == 1 and not self._spans and not self._is_merged(cells[0]):
             return cells[0].text
         grid = self._grid(cells)
         if not any(grid):
@@ -88,6 +88,10 @@ class Table:
             names = [*names, *[""] * (len(grid) - len(names))]
             grid = [f"{n}: {v}".strip() if n else v for n, v in zip(names, grid, strict=False)]
         return " |".join(f" {value}" if value else "" for value in grid).strip(" ")
+
+    def _is_merged(self, cell: Cell) -> bool:
+        """Return whether a cell of fewer columns than the table has is merged with others below."""
+        return (cell.rows != 1 or cell.above is not None) and cell.columns < len(self._above)
 
     def _grid(self, cells: list[Cell]) -> list[str]:
         """Return the text of each column, with merged cells repeated."""

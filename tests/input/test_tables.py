@@ -82,6 +82,15 @@ def rows(*lines: str, cell: str = "td") -> str:
                 "Sea: North | Ship: Tern | Crew: 9", "Sea: South | Ship: none | Crew: none",
             ],
         ),
+        # Also if the first row has nothing else.
+        (
+            rows("Sea/Ship/Crew", cell="th") + "<tr><td rowspan=2>North</td></tr>"
+            + rows("Gull/12", "South/Tern/9"),
+            [
+                "Sea | Ship | Crew", "Sea: North", "Sea: North | Ship: Gull | Crew: 12",
+                "Sea: South | Ship: Tern | Crew: 9",
+            ],
+        ),
         (
             "<tbody><tr><td rowspan=0>a</td><td>1</td></tr><tr><td>2</td></tr></tbody>"
             "<tbody><tr><td>b</td><td>3</td></tr></tbody>",
@@ -200,12 +209,15 @@ def test_a_row_of_docx_is_a_line(tmp_path: Path) -> None:
         row(cell("none", '<w:gridSpan w:val="2"/>'), cell("0")),
         row(cell("all", '<w:hMerge w:val="restart"/>'), cell("", "<w:hMerge/>"), cell("1")),
         row(cell("Skua"), cell("7"), properties='<w:gridBefore w:val="1"/>'),
+        row(cell("South", '<w:vMerge w:val="restart"/>')),
+        row(cell("", "<w:vMerge/>"), cell("Auk"), cell("8")),
     ]
     table = f"<w:tbl>{first}{''.join(body)}</w:tbl>"
     assert docx_lines(tmp_path, word("Before") + table + word("After")) == [
         "Before", "Sea | Ship | Crew", "Sea: North | Ship: Gull | Crew: 12",
         "Sea: North | Ship: Tern | Crew:", "Sea: none | Ship: none | Crew: 0",
-        "Sea: all | Ship: all | Crew: 1", "Sea: | Ship: Skua | Crew: 7", "After",
+        "Sea: all | Ship: all | Crew: 1", "Sea: | Ship: Skua | Crew: 7",
+        "Sea: South", "Sea: South | Ship: Auk | Crew: 8", "After",
     ]  # fmt: skip
     marked = row(cell("Ship"), cell("Port"), properties="<w:tblHeader/>")
     table = f"<w:tbl>{marked}{row(cell('Gull'), cell('Oslo'))}</w:tbl>"
