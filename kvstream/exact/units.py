@@ -26,6 +26,7 @@ from kvstream.input.sources import SourceSet
 from kvstream.input.table_reader import VALUE, delimiter_of, rows_of, without_names
 from kvstream.logs.levels import level_of
 from kvstream.logs.line_parser import LineParser, looks_like_log
+from kvstream.logs.traces import TRACE
 
 SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
@@ -35,6 +36,7 @@ MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
 Begins = Callable[[Line, Line | None], bool]
 """Whether a unit begins with a line; also gets the line before it."""
+_WELL = ("debug", "info", "notice")
 _CHAT = re.compile(
     r"\u200e?\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
     r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? (?P<name>[^:\n]{1,40}): "
@@ -221,17 +223,23 @@ def _count_levels(
     """
     parser, unit, size, level, ended = LineParser(), list[Line](), 0, "", True
     entries = names = 0
-    for line in lines:
+    for line in chain(lines, [None]):
         # A long line comes in pieces, of which the first names the level.
-        entry = parser.entry(line.text.rstrip("\r\n"), line.number) if ended else None
-        if entry is not None and entry.text.strip() and not entry.continues:
-            _close(unit, words, tally, open=level in levels, form=level)
-            unit, size, level = [], 0, level_of(entry.rest)
-            entries, names = entries + 1, names + (level not in ("", "suspect"))
-        if size < AT_ONCE:
+        some = [parser.entry(line.text.rstrip("\r\n"), line.number)] if line and ended else []
+        for entry in parser.rest() if line is None else some:
+            if entry is None or not entry.text.strip():
+                continue
+            # A trace below a line of success is not its part.
+            apart = level in _WELL and not entry.text[0].isspace() and TRACE.match(entry.text)
+            if apart or not entry.continues:
+                _close(unit, words, tally, open=level in levels, form=level)
+                unit, size, level = unit[-1:] * (line is None), 0, level_of(entry.rest)
+                entries, names = entries + 1, names + (level not in ("", "suspect"))
+        if line is not None and size < AT_ONCE:
             unit.append(line)
             size += len(line.text)
-        ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
+        if line is not None:
+            ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
     _close(unit, words, tally, open=level in levels, form=level)
     tally.plain += entries - names
     return 2 * names >= entries

@@ -334,6 +334,9 @@ def test_lines_of_a_log_by_their_level(tmp_path: Path) -> None:
         is None
     )
     assert units(tmp_path, "a.txt", "An error.\nERROR: none.\n", "error") is None
+    split = "".join(f"2026-05-01T10:00:{n:02}.123456789Z stdout F INFO up\n" for n in range(9))
+    end = "2026-05-01T10:01:00.123456789Z stderr P ERROR the end is miss\n"
+    assert units(tmp_path, "b.log", split + end, "error") == 1
 
 
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
@@ -342,11 +345,13 @@ def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     for name, levels in logs.items():
         stamped = (f"2026-05-01 10:00:{n:02} {levels[n % len(levels)]} z\n\n" for n in range(30))
         (tmp_path / name).write_text("".join(stamped) if name != "c.txt" else "One cat\n猫\n")
+    with (tmp_path / "a.log").open("a") as log:  # below a line of success
+        log.write('2026-05-01 10:01:00 INFO z\nTraceback (most recent call last):\n  File "a"\n')
     for unit, count, told in (
         ("error", 10, ["Left out: 2 of 3 files, without errors that kvstream recognizes.",
-                       "Not judged: 10 lines without a level."]),
-        ("word", 240, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
-        ("line", 122, []),
+                       "Not judged: 11 lines without a level."]),
+        ("word", 251, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
+        ("line", 125, []),
     ):  # fmt: skip
         record = count_of(
             open_sources([str(tmp_path / name) for name in logs]), Aim("count", "", unit)
