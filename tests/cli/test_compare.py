@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.cli.app import run
-from kvstream.cli.commands.compare import spread
+from kvstream.cli.commands.compare import Comparison, spread
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,25 @@ def test_a_row_for_each_method(story: str, capsys: pytest.CaptureFixture[str]) -
     assert streaming["tokens"]["read"] == random["tokens"]["read"]
     assert streaming["peak"]["kv_tokens"] <= 400
     assert 0 <= streaming["spread"] < random["spread"] <= 1
+
+
+def test_a_text_that_changes_between_two_methods_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "growing.txt"
+    log.write_text("Anna came.\n")
+    asked = ["compare", str(log), "Who came?", "-n", "2", "-q", "--method", "streaming,window"]
+    assert run(asked) == 0
+    assert "changed" not in capsys.readouterr().err
+    again = Comparison._sources
+
+    def grown(self: Comparison) -> object:
+        log.write_text("Anna came.\nBen left.\n")
+        return again(self)
+
+    monkeypatch.setattr(Comparison, "_sources", grown)
+    assert run(asked) == 0
+    assert "the methods read different texts" in capsys.readouterr().err
 
 
 def test_without_methods_it_compares_two_and_a_baseline(

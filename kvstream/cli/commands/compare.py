@@ -40,6 +40,9 @@ FILE_WIDTH = 100
 BESIDE = 24
 """Minimum columns of an answer beside its method; with fewer, the answer stands below."""
 MARK = "!"
+CHANGED = (
+    "Warning: The text changed during the run, so the methods read different texts; run it again."
+)
 CSV = (
     "question", "method", "answer", "warnings", "withheld", "error", "read_s", "answer_s",
     "tokens_per_s", "budget", "peak_kv_tokens", "read", "retained", "spread",
@@ -216,6 +219,10 @@ class Comparison:
                     self._leave_out("Interrupted", names)
                     _fail(page, names, "Not run, because of the interrupt.")
                 break
+        else:
+            read = [row.result.receipt or {} for row in self.rows if row.result]
+            if any(each.get("input") != read[0].get("input") for each in read):
+                self.reporter.tell(CHANGED)
         self.reporter.close()
         self._show_all()
         if self._failure is not None and not self._answered:
