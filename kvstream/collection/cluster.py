@@ -82,6 +82,9 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
     try:
         _start(ray, how)
     except (Exception, SystemExit) as error:
+        code = getattr(error, "code", None)
+        if code in (15, 143, 129):  # SIGTERM, by Ray's handler or ours, and SIGHUP
+            raise SystemExit(128 + code % 128) from error
         raise _refusal(address, error) from error
     finally:
         # Ray installs its own handler, which would end this process silently.

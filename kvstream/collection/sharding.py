@@ -22,7 +22,7 @@ from kvstream.memory.merging import Joiner
 from kvstream.memory.saving import look
 from kvstream.run.request import Request, never
 from kvstream.session.session import Session
-from kvstream.session.sharding import cut, read_part
+from kvstream.session.sharding import cut, read_part, tell_changes
 from kvstream.settings import ModelSettings
 
 
@@ -40,7 +40,7 @@ def read_shards(
     `kvstream.session.sharding.cut`, KvstreamError if a part cannot be read or no worker can be
     used, and KeyboardInterrupt if the user interrupts before all parts are read.
     """
-    parts, start = cut(session, sources, request, shards)
+    parts, start, before = cut(session, sources, request, shards)
     if len(parts) == 1:
         memory = yield from read_part(session, sources.again(), parts[0], request)
         memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
@@ -78,6 +78,7 @@ def read_shards(
             memory.command = request.command
             joiner.add(memory)
         memory = joiner.finish()
+    yield from tell_changes(before, memory)
     memory.prefill_s, memory.loaded_s = time.perf_counter() - began, 0.0  # all parts, by the clock
     memory.shards = Shards(len(parts), max(number, joiner.most), memory.reader.cache.capacity_bytes)
     return memory

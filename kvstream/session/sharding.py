@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,9 +12,17 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, PartRead, Started, StepDone, changed
 from kvstream.input.blocks import TextBlock
 from kvstream.input.parts import PartOfText, Stretch, stretches
-from kvstream.input.source import Replay, RereadableSource, Source, SourceOver, nothing_in
+from kvstream.input.source import (
+    Replay,
+    RereadableSource,
+    Source,
+    SourceOver,
+    SourceRecord,
+    nothing_in,
+)
 from kvstream.memory.contents import Memory, Shards
 from kvstream.memory.merging import Joiner, check_can_be_joined
+from kvstream.memory.snapshot.reread_text import first_changed
 from kvstream.run.request import Request
 from kvstream.session.reading import STOPPED, NoTextError, stopped_after
 from kvstream.session.session import Session
@@ -22,8 +30,9 @@ from kvstream.session.session import Session
 
 def cut(
     session: Session, sources: RereadableSource, request: Request, shards: int
-) -> tuple[list[Stretch], Started]:
-    """Return the parts of a text and the sizes of the run. A text that fits is one part.
+) -> tuple[list[Stretch], Started, Sequence[SourceRecord]]:
+    """Return the parts of a text, the sizes of the run, and the records of the text. A text that
+    fits is one part.
 
     Raises UsageError for options that need a single reading, or if the method's memories cannot be
     joined, SourceError if the text can be read only once or has nothing but spaces and line ends,
@@ -43,7 +52,17 @@ def cut(
     parts = stretches(looked, 1 if fits else shards)
     if looked.blank:
         raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
-    return parts, replace(start, lossless=fits)
+    return parts, replace(start, lossless=fits), looked.records
+
+
+def tell_changes(before: Sequence[SourceRecord], memory: Memory) -> Iterator[Event]:
+    """Warn if the text was changed after it was cut into parts, which were all read."""
+    if name := first_changed(before, memory.trace.records):
+        memory.warnings.append(
+            f"{name} changed while its parts were read: some of it may be missing or twice. Read "
+            "it again."
+        )
+        yield Notice(memory.warnings[-1])
 
 
 class _Looked(SourceOver):
@@ -74,7 +93,7 @@ def read_shards(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> Generator[Event, None, Memory]:
     """Read the parts of a text one after the other; return their joined memory. As `cut`."""
-    parts, start = cut(session, sources, request, shards)
+    parts, start, before_parts = cut(session, sources, request, shards)
     yield start
     joiner = Joiner(start.budget_tokens)
     before = _Before(start.estimated_tokens or 0)
@@ -97,9 +116,13 @@ def read_shards(
     memory = joiner.finish()
     if request.interrupted() and (cut_short or read < len(parts)):
         memory.trace.interrupted = True
+        known = sum(record.bytes for record in memory.trace.records)
+        memory.trace.waiting = known - memory.trace.end
         others = [warning for warning in memory.warnings if not warning.startswith(STOPPED)]
         memory.warnings = [*others, stopped_after(before.tokens, before.expected)]
         yield Notice(memory.warnings[-1])
+    else:
+        yield from tell_changes(before_parts, memory)
     memory.shards = Shards(read, max(most, joiner.most), memory.reader.cache.capacity_bytes)
     return memory
 

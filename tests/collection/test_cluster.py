@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,3 +40,20 @@ def test_messages_of_ray_do_not_go_to_stdout(
     with connected(None, 1) as found:
         found._private.worker.print_to_stdstream(message, ignore_prefix=False)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("raised", "ends_with"), [(15, 143), (143, 143), (129, 129)])
+def test_a_signal_while_a_cluster_starts_is_no_failure_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, raised: int, ends_with: int
+) -> None:
+    """Ray's own handler of SIGTERM exits with the number of the signal."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
+
+    def init(**how: Any) -> None:
+        sys.exit(raised)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(SystemExit) as ended, connected(None, 1):
+        pass
+    assert ended.value.code == ends_with

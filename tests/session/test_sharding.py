@@ -189,6 +189,24 @@ def test_an_interrupted_reading_answers_from_what_was_read(session: Session, sto
     assert memory.warnings == [notices[-1]]
     assert f"stopped after {sum(read):,} tokens" in notices[-1]
     assert memory.trace.read == sum(read)
+    size = story.stat().st_size - memory.trace.waiting
+    assert size == memory.trace.end < story.stat().st_size * 0.6, "the size of what was read"
+
+
+@pytest.mark.parametrize("change", ["moved", "grown"])
+def test_a_text_that_changes_between_its_parts_is_told(
+    session: Session, story: Path, tmp_path: Path, change: str
+) -> None:
+    path, text = tmp_path / "changing.txt", story.read_text()
+    path.write_text(text)
+
+    def see(event: Event) -> None:
+        if isinstance(event, PartRead):
+            path.write_text(f"{text}The end." if change == "grown" else f"Ben left. {text}")
+
+    memory = returned(read_shards(session, open_sources([str(path)]), request(), 3), see)
+    told = [warning for warning in memory.warnings if "changed while its parts" in warning]
+    assert len(told) == (change == "moved")
 
 
 def test_an_interrupt_before_a_later_part_begins_keeps_the_parts_before(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -76,19 +77,19 @@ def reread(of: Snapshot, starts: np.ndarray, spans: Sequence[tuple[int, int]]) -
         except (KvstreamError, OSError) as error:
             why = why or str(error)
             continue
-        changed = _changed(of.records, sources.records)
+        changed = first_changed(of.records, sources.records)
         if changed is None and list(sources.bases) == list(of.bases):
             return text
         why = why or f"{changed or 'A source'} changed after it was read."
     return why
 
 
-def _changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str | None:
+def first_changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str | None:
     """Return the first source that changed. Text appended after what was read does not count."""
     if len(now) < len(before):
         return before[len(now)].name
     for old, new in zip(before, now, strict=False):
-        if old == new:
+        if old.sha256 == new.sha256:
             continue
         if new.bytes <= old.bytes or _prefix(Path(old.name), old.bytes) != old.sha256:
             return old.name
@@ -96,9 +97,9 @@ def _changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str
 
 
 def _prefix(path: Path, size: int) -> str:
-    """Return the SHA-256 of the first `size` bytes of a file."""
+    """Return the SHA-256 of the first `size` bytes of a file; of none if it was removed."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         while size and (data := file.read(min(size, 1 << 20))):
             digest.update(data)
             size -= len(data)
