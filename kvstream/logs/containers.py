@@ -89,9 +89,14 @@ class SplitLines:
         self._open[key] = line
         return self._open.pop(next(iter(self._open))) if len(self._open) > MOST_STREAMS else None
 
+    @property
+    def held(self) -> list[ContainerLine]:
+        """The lines whose end is missing."""
+        return list(self._open.values())
+
     def rest(self) -> list[ContainerLine]:
         """Return the lines whose end is missing, and forget them."""
-        lines, self._open, self._ends = list(self._open.values()), {}, False
+        lines, self._open, self._ends = self.held, {}, False
         return lines
 
 

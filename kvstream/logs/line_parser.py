@@ -85,7 +85,7 @@ class LineParser:
         """Whether the day comes before the month, once a number above 12 shows it."""
         self._status: int | None = None
         """Which field has the status of a request, if a header says so."""
-        self._split_lines = containers.SplitLines()
+        self.split_lines = containers.SplitLines()
         self._continuations: dict[str, Continuation] = {}
         """Of each writer, because their lines alternate."""
         self._process = ""
@@ -111,12 +111,12 @@ class LineParser:
         if not containers.PREFIX.match(line):
             return self._entry(ContainerLine(line, number=number))
         piece = containers.container_line(line, number)
-        whole = self._split_lines.join(piece) if piece.stamp else piece
+        whole = self.split_lines.join(piece) if piece.stamp else piece
         return None if whole is None else self._entry(whole)
 
     def rest(self) -> list[Entry]:
         """Return the split lines whose end is missing, at the end of a source."""
-        return [self._entry(line) for line in self._split_lines.rest()]
+        return [self._entry(line) for line in self.split_lines.rest()]
 
     def _entry(self, line: ContainerLine) -> Entry:
         """Parse a line from which `container_line` has taken what a runtime added."""

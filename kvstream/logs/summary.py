@@ -144,9 +144,15 @@ class LogSummary:
         before = sum(n for each, n in self.total.buckets.items() if each < bucket)
         return before / max(self.total.count, 1)
 
+    @property
+    def whole_lines(self) -> int:
+        """Number of lines without the pieces of those whose end is still to come."""
+        return self.lines - sum(line.pieces for line in self.parser.split_lines.held)
+
     def mark(self) -> None:
         """Mark all lines that were read as reported."""
-        self.last_mark = self.lines
+        held = (line.number - 1 for line in self.parser.split_lines.held)
+        self.last_mark = min(held, default=self.lines)
         for shape in self.shapes:
             shape.old_count, shape.since = shape.count, None
 

@@ -12,6 +12,7 @@ from kvstream.logs import containers
 from kvstream.logs.findings import report
 from kvstream.logs.line_parser import LineParser, looks_like_log
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.text_page import page
 from kvstream.logs.thinning import Thinner
 
 ERROR = '{"level":"error","msg":"batch of invoices rejected","rows":[10,20,30,40,50,60]}'
@@ -61,7 +62,7 @@ def test_what_is_held_of_split_lines_has_a_bound(monkeypatch: pytest.MonkeyPatch
     log.begin("a.log")
     for line in lines:
         log.feed(f"{line}\n")
-        held = log.parser._split_lines._open
+        held = log.parser.split_lines._open
         assert len(held) <= 8
         assert all(len(each.text) <= containers.LONGEST_LINE for each in held.values())
     read(lines)
@@ -77,6 +78,22 @@ def test_a_log_may_begin_with_the_pieces_of_a_very_long_line() -> None:
 def test_a_line_whose_end_is_missing_is_counted() -> None:
     log = read([cri("INFO up", 1, "stdout", "F"), cri("ERROR disk", 2, "stderr", "P")])
     assert templates(log) == {"up": 1, "disk": 1}
+
+
+def test_a_line_is_new_in_the_report_after_its_end() -> None:
+    log = LogSummary()
+    log.feed("".join(cri("INFO up\n", second, "stdout", "F") for second in range(9)))
+    log.feed(cri("ERROR db: conn\n", 10, "stderr", "P"))
+    assert log.whole_lines == 9
+    log.mark()
+    log.feed(cri("INFO up\n", 11, "stdout", "F") + cri("ection lost\n", 12, "stderr", "F"))
+    shown = page(log, news=True)
+    assert "connection lost" in shown
+    assert "reported before" not in shown
+    log.feed(cri("ERROR its end is miss\n", 13, "stderr", "P"))
+    before = log.whole_lines
+    log.close()
+    assert log.whole_lines > before
 
 
 def test_pieces_in_any_order_are_all_counted() -> None:

@@ -212,7 +212,7 @@ class _Reports:
 
     def tell(self, *, last: bool = False, interrupted: bool = False) -> None:
         """Write a report if there are new lines. `interrupted`: the log has more lines."""
-        log, lines = self._log, self._log.lines
+        log, lines = self._log, self._log.whole_lines
         if lines == self._lines and (self._lines or not last):
             return
         news = self._lines > 0
@@ -250,7 +250,7 @@ class _Reports:
         return [*self._sources.warnings, *self._sources.unread_warnings]
 
     def stopped(self) -> str:
-        if self._lines and self._lines == self._log.lines:
+        if self._lines and self._lines == self._log.whole_lines:
             return f"Stopped following. No new lines since {self._time}."
         return f"Stopped following; the last {'report' if self._options.json else 'page'}:"
 
