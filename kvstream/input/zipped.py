@@ -58,8 +58,9 @@ _LEFT_OUT = {
 }  # fmt: skip
 """Elements that stand for text in other members, which are not read."""
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_DELETIONS = (f"{_WORD}del", f"{_WORD}moveFrom")
 _NOT_READ = frozenset([
-    f"{_WORD}del", f"{_WORD}moveFrom", f"{_WORD}pPrChange", f"{_WORD}trPrChange",
+    *_DELETIONS, f"{_WORD}pPrChange", f"{_WORD}trPrChange",
     f"{_WORD}tcPrChange", f"{_WORD}rPrChange", f"{_WORD}rt", f"{_EITHER}Fallback",
 ])  # fmt: skip
 """Deletions not yet accepted, the old place of moved text, the earlier style of a text, how
@@ -343,7 +344,9 @@ class _Document:
         self._last = ""
         """The last character of the paragraph."""
         self._initial = False
-        """Whether the paragraph is only the large first letter of the next."""
+        """Whether the paragraph is only the first letter of the next, or its end is deleted."""
+        self._properties = False
+        """Whether the properties of the paragraph are open."""
         self._numbering = numbering
         self._list = self._list_level = ""
         """The list of the paragraph."""
@@ -364,6 +367,8 @@ class _Document:
 
     def start(self, tag: str, attributes: Any) -> None:
         if self._drops or tag in _NOT_READ or self._was_chosen(tag):
+            if self._properties and not self._drops and tag in _DELETIONS:
+                self._initial, self._list = True, ""
             self._drops += 1
             return
         name = tag.removeprefix(_WORD)
@@ -386,6 +391,8 @@ class _Document:
             self._begin_heading(self._heading_styles.get(value) or _level(value))
         elif name == "outlineLvl" and not self._level:
             self._begin_heading(_outline(value))
+        elif name == "pPr":
+            self._properties = True
         elif name == "framePr":
             self._initial = attributes.get(f"{_WORD}dropCap") in ("drop", "margin")
         elif name == "r":
@@ -478,8 +485,10 @@ class _Document:
         elif name == "txbxContent":
             self._boxes += [text for text, _ in self.lines.take(final=True)]
             self.lines, self._level, self._heading = self._outside.pop()
-        elif name == "pPr" and self._list:
-            self._number = self._numbering.next(self._list, self._list_level)
+        elif name == "pPr":
+            self._properties = False
+            if self._list:
+                self._number = self._numbering.next(self._list, self._list_level)
         elif name == "tr":
             self.lines.end_row()
         elif name == "tbl":

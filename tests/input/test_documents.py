@@ -566,6 +566,8 @@ def test_what_was_moved_in_a_docx_is_read_at_its_new_place(tmp_path: Path) -> No
         f'<w:p><w:moveToRangeStart w:name="m"/><w:moveTo>{run("moved")}</w:moveTo></w:p>'
     )
     assert docx_text(tmp_path, body) == "kept added\nmoved\n"
+    body = f"<w:p><w:pPr><w:rPr><w:del/></w:rPr></w:pPr>{run('The bo')}</w:p><w:p>{run('at')}</w:p>"
+    assert docx_text(tmp_path, body) == "The boat\n"
 
 
 def test_the_style_of_a_docx_is_the_present_one(tmp_path: Path) -> None:
@@ -659,12 +661,13 @@ def test_numbers_of_lists_of_a_docx(tmp_path: Path) -> None:
         '<w:numId w:val="1"/></w:numPr></w:pPr></w:style></w:styles>'
     )
 
-    def item(text: str, level: int, name: int = 1) -> str:
-        numbered = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{name}"/></w:numPr>'
+    def item(text: str, level: int, name: int = 1, mark: str = "") -> str:
+        numbered = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{name}"/></w:numPr>{mark}'
         return f"<w:p><w:pPr>{numbered}</w:pPr>{run(text)}</w:p>"
 
     heading = f'<w:p><w:pPr><w:pStyle w:val="Heading2"/></w:pPr>{run("Rain")}</w:p>'
-    body = [item("a", 0), heading, item("c", 2), item("d", 2), item("e", 3), item("f", 0),
+    gone = item("", 0, mark="<w:rPr><w:del/></w:rPr>")
+    body = [item("a", 0), heading, gone, item("c", 2), item("d", 2), item("e", 3), item("f", 0),
             item("g", 1), item("h", 0, 2), item("i", 0), item("j", 0, 0)]  # fmt: skip
     data = docx(
         [], lambda whole: whole.replace(b"</w:body>", "".join(body).encode() + b"</w:body>")
