@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,18 @@ def test_a_disk_that_becomes_full_loses_no_earlier_answer(tmp_path, capsys) -> N
     assert told.out == "first\nsecond\nthird\n"
     assert "File too large" in told.err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_answer_whose_folder_was_removed_is_printed(tmp_path, capsys) -> None:
+    (tmp_path / "answers").mkdir()
+    file = OutputFile(tmp_path / "answers/a.txt", rescued=True)
+    file.write("München\n")
+    shutil.rmtree(tmp_path / "answers")
+    with pytest.raises(KvstreamError, match="was not written"):
+        file.finish(quiet=True)
+    told = capsys.readouterr()
+    assert told.out == "München\n"
+    assert "folder or temporary file is gone" in told.err
 
 
 def test_a_full_disk_for_stats_costs_no_answer(cli, fake_session, book) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -119,25 +120,33 @@ class OutputFile:
             count = self.stream.write(text)
             self.stream.flush()
         except OSError as error:
-            self.wrote = False  # the file is incomplete
-            self.error = self.failure(error)
-            if self.rescued:
-                say(str(self.error))
-                self._rescue(self.temporary, text)
-                self.error = KvstreamError(f"{self.path} was not written; see stdout.")
-            elif not self.in_place:
-                raise self.error from error
+            self._give_up(error, text)
             return len(text)
         self.wrote = True
         if self.temporary is not None:
             self.whole = os.fstat(self.stream.fileno()).st_size
         return count
 
+    def _give_up(self, error: OSError, text: str = "") -> None:
+        """Note that the file is incomplete and does not get `text`. Raise KvstreamError if nothing
+        else takes it."""
+        self.wrote = False
+        self.error = self.failure(error)
+        if self.rescued:
+            say(str(self.error))
+            self._rescue(self.temporary, text)
+            self.error = KvstreamError(f"{self.path} was not written; see stdout.")
+        elif not self.in_place:
+            raise self.error from error
+
     def _rescue(self, hidden: Path | None, text: str = "") -> None:
         """Write what the hidden file has, and `text`, to stdout. A device has the earlier text."""
         with suppress(OSError, KvstreamError):
-            if hidden is not None:
+            if hidden is not None and self.stream.closed:
                 text = hidden.read_bytes()[: self.whole].decode() + text
+            elif hidden is not None:  # perhaps it has no name anymore
+                os.lseek(self.stream.fileno(), 0, os.SEEK_SET)
+                text = os.read(self.stream.fileno(), self.whole).decode() + text
             self.stdout.write(visible(text) if self.stdout.isatty() else text)
             self.stdout.flush()
 
@@ -146,6 +155,8 @@ class OutputFile:
 
     def close(self) -> None:
         """Give the file its name if anything was written, else remove it. Raises KvstreamError."""
+        if self.wrote and self.rescued and self.temporary and not self.temporary.exists():
+            self._give_up(FileNotFoundError(errno.ENOENT, "Its folder or temporary file is gone"))
         with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
         if self.error is not None and sys.exception() is None:
