@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -110,12 +111,22 @@ def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) ->
     one = model.new_cache(1, method.tensors(), method.head_tensors())
     fixed = one.fixed_bytes
     each = one.capacity_bytes - fixed
-    tokens = (budget.bytes - fixed) // each
+    tokens = min((budget.bytes - fixed) // each, model.trained_length)
+    if tokens > 0 and cache_bytes(model, method, tokens) > budget.bytes:
+        # What the method stores grows with the budget, or depends on the model.
+        sizes = range(1, tokens)
+        tokens = bisect_right(sizes, budget.bytes, key=lambda n: cache_bytes(model, method, n))
     if tokens < 1:
         beside = f", what its layers carry {fixed:,}" if fixed else ""
         raise BudgetError(
             f"{budget.bytes:,} bytes cannot hold one entry of {model.name}: it takes "
             f"{each:,} bytes over all layers{beside}. Use a larger --budget."
         )
-    # Both the bytes and the trained length are limits.
-    return min(tokens, model.trained_length)
+    return tokens  # both the bytes and the trained length are limits
+
+
+def cache_bytes(model: BoundedModel, method: Method, tokens: int) -> int:
+    """Return the bytes of a full KV cache of a budget of `tokens` entries per head."""
+    method = method.sized(tokens).fitted(model.facts)
+    one = model.new_cache(1, method.tensors(), method.head_tensors())
+    return one.fixed_bytes + tokens * (one.capacity_bytes - one.fixed_bytes)

@@ -24,7 +24,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load, must_be_cached, returning_memory
 from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.judge import Judge
-from kvstream.run.plan import RunPlan, budget_tokens
+from kvstream.run.plan import RunPlan, budget_tokens, cache_bytes
 from kvstream.run.prompt import Layout
 from kvstream.run.request import Request
 from kvstream.session.reading import FIRST_LOOK, STOPPED, Reading, as_read, started
@@ -119,10 +119,7 @@ class Session:
     def kv_bytes(self, run: RunSettings) -> int:
         """Return the bytes of a full KV cache. Raises BudgetError, UsageError."""
         method = make(run.method, run.set)
-        budget = budget_tokens(self.model, run.budget, method)
-        method = method.sized(budget)
-        one = self.model.new_cache(1, method.tensors(), method.head_tensors())
-        return one.fixed_bytes + budget * (one.capacity_bytes - one.fixed_bytes)
+        return cache_bytes(self.model, method, budget_tokens(self.model, run.budget, method))
 
     def fits(self, sources: Replay, request: Request) -> bool:
         """Return whether memory can hold all of a text; reads only as much as that needs."""

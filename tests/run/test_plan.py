@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from kvstream.errors import BudgetError
-from kvstream.run.plan import LATER_QUESTION, LATER_SHARE, RunPlan
+from kvstream.methods.base import EntryTensor, HeadTensor, ModelFacts
+from kvstream.methods.recency import Window
+from kvstream.run.plan import LATER_QUESTION, LATER_SHARE, RunPlan, budget_tokens, cache_bytes
 from kvstream.run.request import Intervals, Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -58,3 +61,34 @@ def test_the_budget_that_an_error_advises_is_enough(session: Session, count: int
     assert reader.schedule.chunk() >= 64
     with pytest.raises(BudgetError, match=f"--budget {advised} "):
         plan(session, *questions, budget=advised - 1)
+
+
+@dataclass(frozen=True)
+class _Sketch(Window):
+    """Stores more for a larger budget, and for more layers."""
+
+    width: int = 0
+    deep: int = 0
+
+    def sized(self, budget: int) -> _Sketch:
+        return replace(self, width=8 * budget)
+
+    def fitted(self, model: ModelFacts) -> _Sketch:
+        return replace(self, deep=len(model.layers))
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return tuple(EntryTensor(str(number)) for number in range(self.deep))
+
+    def head_tensors(self) -> tuple[HeadTensor, ...]:
+        return (HeadTensor("sketch", lambda *dims: (self.width,)),)
+
+
+def test_a_budget_in_bytes_counts_what_depends_on_the_budget_and_the_model(
+    session: Session,
+) -> None:
+    model, most = session.model, 1_000_000
+    tokens = budget_tokens(model, Budget(bytes=most), _Sketch())
+    method = _Sketch().sized(tokens).fitted(model.facts)
+    cache = model.new_cache(tokens, method.tensors(), method.head_tensors())
+    assert cache.capacity_bytes == cache_bytes(model, _Sketch(), tokens) <= most
+    assert cache_bytes(model, _Sketch(), tokens + 1) > most
