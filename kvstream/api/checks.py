@@ -43,8 +43,8 @@ def all_of(question: object, questions: object) -> tuple[str, ...]:
 
 def several_of(name: str, what: str, value: object) -> list[Any]:
     """Return the items of a list that was passed as the parameter `name`. Raises UsageError."""
-    one = isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable)
-    if one or getattr(value, "ndim", 1) == 0:  # arrays of one number have no items
+    one = isinstance(value, str | bytes | os.PathLike) or getattr(value, "ndim", 1) == 0
+    if one or not isinstance(value, Iterable):  # an array of one number is none, but says so
         raise UsageError(f"{name}= takes a list of {what}, not {kind(value)}.")
     return list(value)
 
