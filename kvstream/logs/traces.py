@@ -29,7 +29,8 @@ _SURELY = re.compile(
 """These lines continue another one, even if the program of a container writes no times at all."""
 _CONTINUES = re.compile(rf"\"?\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
 TRACE = re.compile(
-    rf"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|goroutine \d+ \[|{_HEADING}"
+    rf"\s+at [\w.$<>]+|Caused by:|(?:\s+\+ Exception Group )?Traceback \(|\s+File \""
+    rf"|goroutine \d+ \[|{_HEADING}"
     r"|\s+from \S+:\d+:in |\s+\S+ called at \S+ line \d|\s+\(\S+ [\d.]+\) \S+:\d+: "
     rf"|note: run with|{_FRAME}|\s*---> |{_ERROR}"
 )
@@ -45,6 +46,9 @@ _CHAIN = ("During handling of", "The above exception")
 _PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
 _GO = re.compile(r"[\w./-]+(?:\.\(?[\w.*·\[\]]+\)?)*\(.*\)$|created by |panic\(")
 _ANY = re.compile(r"\S")
+_IN_GROUP = re.compile(r"\s*[|+]")
+"""A line of an exception group of Python, which no line without a sign ends."""
+_OF_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback")
 
 
 class Continuation:
@@ -64,7 +68,7 @@ class Continuation:
         with a colon matters.)"""
         self.expects = None
         if line.endswith(_PYTHON) or (_RUST in line and line[-1:] == ":"):
-            self.expects = _ANY
+            self.expects = _IN_GROUP if _OF_GROUP.search(line) else _ANY
 
     def continues(self, line: str, *, surely: bool = False) -> bool:
         """Return whether a line continues the one before. `surely`: an exception's name alone may
@@ -83,7 +87,7 @@ class Continuation:
             name = _NAME.match(line) or _CAUSE.match(line.strip())
             self._room = MESSAGE_LINES * (name is not None)
         if line.endswith(_PYTHON) or line.startswith(_CHAIN):
-            self.expects = _ANY
+            self.expects = _IN_GROUP if _OF_GROUP.search(line) else _ANY
         elif line.startswith("goroutine "):
             self.expects = _GO
         elif self.expects is _ANY and not line[0].isspace():

@@ -119,6 +119,14 @@ CASES = {
         "Traceback (most recent call last):\n" + '  File "shop.py", line 3, in order\n'
         "db.IntegrityError: twice\nDETAIL:  Key (id)=(1) already exists.\n\n[SQL: INSERT]",
         ["db.IntegrityError: twice"]),
+    "exception group": (
+        "ERROR shop: request failed",
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "shop.py", line 3, in order\n  | ExceptionGroup: unhandled (1 sub-exception)\n'
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "shop.py", line 9, in price\n    | ValueError: no price\n'
+        "    +------------------------------------",
+        ["ValueError: no price"]),
     "php": ("PHP Fatal error:  Uncaught RuntimeException: no lamp in /app/shop.php:3", PHP,
             ["#0 /app/shop.php(9): order()"]),
 }  # fmt: skip
@@ -145,12 +153,12 @@ def test_the_exception_and_its_cause_are_shown(name: str, end: str) -> None:
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert len(log.shapes) == 2, [shape.text for shape in log.shapes]
     assert finding.trace.key_lines == told
-    assert set(told) <= {line.strip() for line in finding.trace.lines}
+    assert set(told) <= {line.strip(" |") for line in finding.trace.lines}
     shown = page(log)
     assert all(line in shown for line in [*told, head.partition(": ")[2][:60]])
 
 
-@pytest.mark.parametrize("name", ["java", "python", "rust", "c#", "node", "go"])
+@pytest.mark.parametrize("name", ["java", "python", "exception group", "rust", "c#", "node", "go"])
 def test_a_container_writes_the_same_without_times(name: str) -> None:
     head, trace, told = CASES[name]
     lines = [f"INFO order {i} priced" for i in range(9)] + [head, *trace.split("\n"), "INFO end"]
@@ -190,7 +198,7 @@ def test_a_cut_trace_takes_no_line_of_others() -> None:
         assert "Disk is full" in {shape.text for shape in log.shapes}
 
 
-@pytest.mark.parametrize("name", ["java", "python", "rust", "c#", "go"])
+@pytest.mark.parametrize("name", ["java", "python", "exception group", "rust", "c#", "go"])
 @pytest.mark.parametrize("stamp", ["May  9 01:00:{:02} web1", "2025-05-09T01:00:{:02}+0200 web1"])
 def test_journald_writes_a_time_before_every_line(name: str, stamp: str) -> None:
     head, trace, told = CASES[name]
