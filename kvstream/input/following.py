@@ -49,6 +49,8 @@ class FollowedFile(io.RawIOBase):
         self.file = path.open("rb", buffering=0)
         self._newer: list[io.FileIO] = []
         """Files that have had the name since, oldest first."""
+        self._grown = 0
+        """Size of the last of them when it was last seen."""
         self._since: float | None = None
         """Time at which the first of them was first seen in use."""
         self._before = b""
@@ -151,14 +153,18 @@ class FollowedFile(io.RawIOBase):
         self._begin()
 
     def _look(self) -> None:
-        """Open the file that has the name now, if it is a new one; if that fails, note why."""
+        """Open the file that has the name now, if it is a new one; if that fails, note why. Count
+        a cut of one whose turn has not come: its lines are lost."""
         newest = os.fstat((self._newer[-1] if self._newer else self.file).fileno())
+        self.cuts += bool(self._newer) and newest.st_size < self._grown
+        self._grown = newest.st_size
         self.problem = ""
         try:
             now = self.path.stat()
             if (now.st_dev, now.st_ino) != (newest.st_dev, newest.st_ino):
                 if stat.S_ISREG(now.st_mode):  # opening a pipe would wait
                     self._newer.append(self.path.open("rb", buffering=0))
+                    self._grown = 0
                 else:
                     self.problem = "it is not a plain file"
         except OSError as error:

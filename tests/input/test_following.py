@@ -153,6 +153,17 @@ def test_other_processes_may_write_to_a_rotated_log_for_a_while(
     assert at_end.read(100) == b"new\n"
 
 
+def test_a_new_log_that_is_cut_before_its_turn_is_counted(
+    log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    log.rename(log.with_suffix(".1"))
+    for text, cuts in (("new\nnewer\n", 0), ("", 1), ("newest\n", 1)):
+        log.write_text(text)
+        assert [at_end.read(100) for _ in range(2)] == [None, None]
+        assert at_end.cuts == cuts
+
+
 def test_a_new_log_that_is_rotated_unused_is_not_waited_for(
     log: Path, at_end: FollowedFile, not_late: None
 ) -> None:
