@@ -153,7 +153,7 @@ def test_the_exception_and_its_cause_are_shown(name: str, end: str) -> None:
     (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
     assert len(log.shapes) == 2, [shape.text for shape in log.shapes]
     assert finding.trace.key_lines == told
-    assert set(told) <= {line.strip(" |") for line in finding.trace.lines}
+    assert set(told) <= {line.strip("\t |") for line in finding.trace.lines}
     shown = page(log)
     assert all(line in shown for line in [*told, head.partition(": ")[2][:60]])
 
