@@ -25,6 +25,11 @@ TIMES = re.compile(rf"\s*{_TIME}(?:[ \t]*--+>[ \t]*|,){_TIME}(?!\S)")
 _NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?!\S)")
 _SPEAKER = re.compile(r"<v[^\s>]*\s+([^>]+)>")
 _TAG = re.compile(r"<rt>[^<]*</rt>|</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u9fff"
+_GROWS = re.compile(f"(?<=[{_UNSPACED}])[{_UNSPACED}\uff0c\u3001]")
+"""Where a line goes on, in scripts that write no spaces."""
+LEAST_UNSPACED = 4
+"""Characters of such a line, at least. Shorter words are also said twice."""
 _BREAK = re.compile(r"\[br\]|<br */?>", re.IGNORECASE)
 LONGEST, LONGEST_NAME = 1 << 20, 100
 """Characters of a line of a cue that are held until it ends, and of a speaker's name, which is
@@ -142,6 +147,8 @@ def _new_words(before: Cue | None, cue: Cue) -> str:
             return ""
         if text.startswith(f"{last} ") and (" " in last or last[-1] not in ".!?"):
             return text[len(last) + 1 :]
+        if len(last) >= LEAST_UNSPACED and text.startswith(last) and _GROWS.match(text, len(last)):
+            return text[len(last) :]
     return text
 
 

@@ -413,6 +413,14 @@ def test_rolling_captions_give_their_words_once(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+def test_a_growing_line_without_spaces_gives_its_words_once(tmp_path: Path) -> None:
+    lines = ["铜钥匙在", "铜钥匙在灯塔里", "不", "不行", "กุญแจอยู่", "กุญแจอยู่ในหอ"]
+    cues = (f"00:0{n}.000 --> 00:0{n + 1}.000\n{line}\n" for n, line in enumerate(lines))
+    assert [words for _, words in captions(tmp_path, "a.vtt", "\n".join(["WEBVTT\n", *cues]))] == [
+        "铜钥匙在", "灯塔里", "不", "不行", "กุญแจอยู่", "ในหอ",
+    ]  # fmt: skip
+
+
 SRT = (
     "1\n00:00:01,000 --> 00:00:02,000\n<i>No.</i>\n\n"
     "2\n00:00:02,000 --> 00:00:03,000\nNo. I stay.\n\n"
