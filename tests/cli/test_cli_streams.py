@@ -718,6 +718,20 @@ def test_a_signal_within_an_import_closes_what_is_open_and_ends(tmp_path, name, 
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, f"{says}\nclosed\n", "")
 
 
+def test_each_does_not_wait_for_the_end_of_an_import(book, tmp_path) -> None:
+    fake = tmp_path / "modules"
+    fake.mkdir()
+    (fake / "torch.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(20)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "kvstream", "ask", book, "Who came?", "--each", "-m", "pocket"],
+        capture_output=True, text=True, timeout=15, check=False,
+        env=environment(PYTHONPATH=f"{fake}:{Path(__file__).parents[2]}"),
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (143, "Terminated.")
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_an_object_is_freed_is_not_lost(name) -> None:
     class Freed:

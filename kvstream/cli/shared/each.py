@@ -37,7 +37,7 @@ def read_each(paths: Sequence[str], options: Options) -> int:
         quiet_libraries(options)
         reporter = _reporter(options)
         stack.callback(reporter.close)
-        interrupts = stack.enter_context(Interrupts(reporter.tell))
+        interrupts = stack.enter_context(Interrupts(reporter.tell, stack.close))
         interrupts.then = "finishing the documents that are being read"
         if into is not None:
             interrupts.then += "; later the same command continues with the rest"
