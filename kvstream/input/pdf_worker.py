@@ -58,6 +58,10 @@ APART = 1.5
 """Space between the rows of a table whose cells have several lines, in usual steps of a line."""
 MOST_LINES = 4
 """Maximum lines, on average, of a cell of such a table."""
+RISING = 0.8
+"""Share of the lines of a page that are drawn from its bottom to its top, at least."""
+MOST_RISING = 1000
+"""Maximum lines of such a page, as the time grows with their square."""
 FARTHEST = 1e5
 LONGEST_WORD = 40
 SMALLER, RAISED = 0.9, 0.15
@@ -207,6 +211,32 @@ class _TurnedText:
         return text
 
 
+class _RisingText:
+    """The text of a page whose lines are drawn from its bottom to its top, read from the top."""
+
+    def __init__(self, words: Any, rows: list[_Row]) -> None:
+        self._words, self._rows = words, rows
+        self.count_rects, self.get_rect = words.count_rects, words.get_rect
+
+    def get_text_bounded(self, *box: float) -> str:
+        left, bottom, right, top = box or (-FARTHEST, -FARTHEST, FARTHEST, FARTHEST)
+        lines = []
+        for row in self._rows:
+            if row.bottom < top and row.top > bottom and (inside := row.within(left, right)):
+                lines.append(self._words.get_text_bounded(*inside))
+        return "\n".join(lines)
+
+
+def _falling(words: Any, rows: list[_Row]) -> Any:
+    """Return the text of a page so that its lines are in the order from its top to its bottom."""
+    rises = sum(max(below.numbers) < min(above.numbers) for above, below in pairwise(rows))
+    if rises < RISING * len(rows) or len(rows) > MOST_RISING:
+        return words
+    text = _RisingText(words, rows)
+    same = _letters(text.get_text_bounded()) == _letters(words.get_text_bounded())
+    return text if same else words
+
+
 def _upright(words: Any) -> Any:
     """Return the text of a page so that it runs from left to right."""
     from pypdfium2.raw import FPDFText_GetCharAngle
@@ -260,6 +290,8 @@ def _page_text(words: Any) -> tuple[str, bool]:
         return text, False
     bands: list[_Band] = []
     rows = _rows(words)
+    if (falling := _falling(words, rows)) is not words:
+        words, text = falling, falling.get_text_bounded()
     for row in rows:
         if not (bands and bands[-1].takes(row)):
             bands.append(_Band(row))

@@ -95,6 +95,15 @@ def test_three_columns_and_words_that_are_drawn_alone(tmp_path: Path) -> None:
     assert not notes
 
 
+def test_lines_that_are_drawn_from_the_bottom_are_read_from_the_top(tmp_path: Path) -> None:
+    columns = by_row(lines(LEFT), lines(RIGHT))
+    pages = [by_row(lines(LEFT)), columns, by_row(["Ship", "Gull", "Tern"] * 2, list("123456"))]
+    falling, _ = read(tmp_path, *pages)
+    rising, notes = read(tmp_path, *(page[::-1] for page in pages))
+    assert rising[0].splitlines() == lines(LEFT)
+    assert (rising[1:], notes) == (falling[1:], [])
+
+
 def test_columns_that_are_drawn_one_after_the_other_stay(tmp_path: Path) -> None:
     page = sorted(by_row(lines(LEFT), lines(RIGHT)), key=lambda text: text[0])
     [text], notes = read(tmp_path, page)
