@@ -224,6 +224,14 @@ def _wrong_state(nothing: None, step: Step) -> str | None:
     return None if finite else "step.state with numbers that no memory file can hold"
 
 
+def _wrong_settings(method: Method, *about: Any) -> str | None:
+    hints = get_type_hints(type(method))
+    for name, value in Method.settings(method).items():
+        if not isinstance(value, (int, float) if hints[name] is float else hints[name]):
+            return f"a method with the setting {name}={_repr_of(value)}"
+    return None
+
+
 WRONG: Mapping[str, Callable[..., str | None]] = {
     "absorb": _wrong_state,
     "catalyst": lambda texts, questions: _unless(
@@ -235,6 +243,7 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
         memory, "which has no fold, mix and trained",
     ),
     "evidence": _wrong_evidence,
+    "fitted": _wrong_settings,
     "head_tensors": partial(_wrong_tensors, kind=HeadTensor),
     "layer_sizes": lambda value, sizes: _unless(
         len(value) == len(sizes) and _all(value, int)
@@ -261,6 +270,7 @@ WRONG: Mapping[str, Callable[..., str | None]] = {
         ),
         ends, "not two numbers of tokens or None",
     ),
+    "sized": _wrong_settings,
     "target": lambda target, size, present: _unless(
         0 <= target <= min(size, present), target, f"not a number from 0 to {min(size, present)}"
     ),
@@ -391,7 +401,7 @@ def _parse(label: str, text: str, kind: Any, field: dataclasses.Field[Any]) -> A
         value = kind(text)
     except (ValueError, KeyError):
         kinds = {int: "a whole number", float: "a number", bool: "true or false"}
-        raise UsageError(f"{label}={text!r} is not {kinds.get(kind, kind)}.") from None
+        raise UsageError(f"{label}={text!r:.80} is not {kinds.get(kind, kind)}.") from None
     if (limits := base.limits(field)) is not None:
         least, most = limits
         if not (least <= value <= most and value < math.inf):

@@ -151,6 +151,11 @@ def test_what_does_not_use_it_works(run: Callable[..., Any], tmp_path: Path, kin
                 ("target", "10**9", "returns 1000000000, not a number from 0 to "),
                 ("target", "values.x", "fails in target (AttributeError"),
                 ("sized", "3", "returns 3 from sized, not a Method"),
+                (
+                    "sized",
+                    "__import__('dataclasses').replace(self, sinks=values[0] / 64)",
+                    "returns a method with the setting sinks=4.6875 from sized",
+                ),
                 ("catalyst", "'abc'", "returns 'abc', not a tuple of texts, from catalyst"),
                 ("catalyst", "(1,)", "returns (1,), not a tuple of texts, from catalyst"),
                 ("layer_sizes", "(1,)", "returns (1,), not "),
