@@ -7,6 +7,7 @@ tokens that memory has seen. Their digest must be the same, so the sources must 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,8 +57,12 @@ class Checkpoint:
         """Digest of the complete memory; None before it is saved."""
         self._last = 0
 
-    def take_up(self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool]) -> None:
-        """Restore the saved state into a new memory, and skip the tokens that it has read.
+    def take_up(
+        self, memory: Memory, feed: TokenFeed, interrupted: Callable[[], bool],
+        *, follow: bool = False,
+    ) -> None:  # fmt: skip
+        """Restore the saved state into a new memory, and skip the tokens that it has read. With
+        `follow`, do not wait for a file that was replaced or cut to become as long as it was.
 
         Raises UsageError with the setting that differs from this run, SourceError if the sources
         have changed or the run is interrupted, ModelError if another model made the file.
@@ -84,9 +89,16 @@ class Checkpoint:
         restored(self.saved, memory)
         trace, reader = memory.trace, memory.reader
         ordinals = reader.retained()
+        known = state["trace"]["sources"]
+
+        def stop() -> bool:
+            name = memory.trace.names[-1]
+            shrunk = follow and os.path.isfile(name) and len(known) == len(memory.trace.names)
+            return interrupted() or (shrunk and os.path.getsize(name) < known[-1]["bytes"])
+
         while feed.handed < position.tokens:
             count = min(DROP_BLOCK, position.tokens - feed.handed)
-            if not _some(feed, count, interrupted).ids:
+            if not _some(feed, count, stop).ids:
                 break
             trace.read, trace.end = feed.read_tokens, feed.end
             if trace.passages is not None:

@@ -167,7 +167,8 @@ class Reading:
         if (every := self.request.every) is not None:
             feed.limit = lambda: every.room(feed.read_tokens) or sys.maxsize
         if self.checkpoint is not None:
-            self.checkpoint.take_up(memory, feed, self.request.interrupted)
+            follow, interrupted = self.request.follow, self.request.interrupted
+            self.checkpoint.take_up(memory, feed, interrupted, follow=follow)
         if every is not None:
             every.latest = memory.trace.read
 

@@ -75,6 +75,14 @@ def test_a_log_may_begin_with_the_pieces_of_a_very_long_line() -> None:
     assert looks_like_log([*lines, lines[0][:99]])
 
 
+def test_the_name_of_a_task_of_swarm_is_that_of_a_container() -> None:
+    lines = [f"web.{n % 2}.k3j2lxq0a1b2@node-{n % 2}    | {INFO}" for n in range(9)]
+    assert looks_like_log(lines)
+    log = read(lines)
+    assert templates(log) == {"alive": 9}
+    assert not looks_like_log([f"liv{n}@sea.example | {n} | Oslo" for n in range(9)])
+
+
 def test_a_line_whose_end_is_missing_is_counted() -> None:
     log = read([cri("INFO up", 1, "stdout", "F"), cri("ERROR disk", 2, "stderr", "P")])
     assert templates(log) == {"up": 1, "disk": 1}
