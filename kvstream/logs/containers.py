@@ -14,9 +14,9 @@ LONGEST_LINE = 65_536
 MOST_STREAMS = 64
 """Maximum number of streams with an unfinished line, after which the oldest such line ends, and of
 streams whose last line others can continue."""
-PREFIX = re.compile(r"[A-Za-z][\w.-]*+ *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
+PREFIX = re.compile(r"[A-Za-z][\w.-]*+(?:@[\w.-]++)? *+\||\[pod/|\d{4}-\d\d-\d\dT|\s*\{")
 """Beginning of a line to which a runtime may have added something."""
-_NAME = re.compile(r"([A-Za-z][\w.-]*+) *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
+_NAME = re.compile(r"([A-Za-z][\w.-]*+)(?:@[\w.-]++)? *+\|(?: |$)|\[pod/([\w./-]+)\] ?")
 # docker logs --timestamps; files of Kubernetes have the stream too, and F if the line is full
 _RUNTIME = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(?:\d{8,9}|\d+(?=\S* std)))(?:Z|[+-]\d\d:\d\d) "
@@ -24,9 +24,9 @@ _RUNTIME = re.compile(
 )
 _DOCKER = {"log", "stream", "time", "attrs"}
 """Keys of the records in which Docker stores lines. A collector may add others."""
-CONTAINER = re.compile(r"[-_]\d+$|/")
-"""In a name before a line: the number that compose adds, or what is between pod and container. The
-first column of a table has neither."""
+CONTAINER = re.compile(r"[-_]\d+$|/|\.\d+\.[a-z0-9]{12,}$")
+"""In a name before a line: the number that compose adds, what is between pod and container, or the
+number of a task of Swarm. The first column of a table has none of them."""
 
 
 class ContainerLine(NamedTuple):

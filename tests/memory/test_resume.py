@@ -19,6 +19,7 @@ from kvstream.answer.answering import result_of
 from kvstream.engine.schedule import NoEviction
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Notice, returned
+from kvstream.input.following import Follow
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.checkpoint import Checkpoint, tokens_of
@@ -204,6 +205,22 @@ def test_an_interrupt_ends_the_wait_for_the_place_of_a_checkpoint(
     )
     with pytest.raises(SourceError, match="was stopped before it came"):
         returned(session.read(open_sources(["-"], stdin=pipe), request))
+
+
+def test_a_followed_log_that_was_replaced_is_not_waited_for(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    saved, log = tmp_path / "c.kvs", tmp_path / "log.txt"
+    log.write_bytes(story.read_bytes())
+    stopped_after(session, sources(log, None), RUN, saved, 3)
+    log.write_text("A new log begins.\n")
+    end = time.monotonic() + 20
+    follow = Follow(lambda: time.monotonic() > end, due=lambda: True)
+    request = Request(
+        run=RUN, command="remember", checkpoint=saved, interrupted=follow.stop, follow=True
+    )
+    with pytest.raises(SourceError, match="sources have changed since"):
+        returned(session.read(open_sources([str(log)], follow=follow), request))
 
 
 def test_other_sources_are_refused(session: Session, story: Path, tmp_path: Path) -> None:
