@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api import options as api
@@ -85,13 +86,18 @@ class Model:
 
         `skim` is a model, or ``"self"``, ``"words"`` or ``"auto"``.
         """
-        from kvstream.session.scouting import Scouting
-        from kvstream.session.session import Session
+        from kvstream.model.ahead import ahead
 
-        if (scout := api.skim_settings(settings, skim)) is not None:
-            both = Scouting.open(settings, scout)
-            return cls(both.answerer, both, settings)
-        session = Session.open(settings)
+        scout = api.skim_settings(settings, skim)
+        # Two models must fit in memory together, which is checked before either is loaded.
+        with ahead(settings) if scout is None else nullcontext():
+            from kvstream.session.scouting import Scouting
+            from kvstream.session.session import Session
+
+            if scout is not None:
+                both = Scouting.open(settings, scout)
+                return cls(both.answerer, both, settings)
+            session = Session.open(settings)
         alone = Scouting(session, session if skim == api.SELF else None)
         model = cls(session, alone if skim in (api.SELF, api.WORDS) else None, settings)
         model.chooses = skim == api.AUTO

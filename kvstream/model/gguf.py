@@ -8,7 +8,6 @@ A file is refused if the tables do not know its tensors or settings.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -30,21 +29,17 @@ from torch import Tensor
 
 from kvstream.errors import ModelError
 from kvstream.model import int8
-from kvstream.model.adapter import AGAIN, SUPPORT, Adapter
+from kvstream.model.adapter import Adapter
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
-from kvstream.model.weights import SINGLE
+from kvstream.model.weights import SINGLE, is_whole
 from kvstream.reporters.format import shortened, visible
-from kvstream.store import gguf_file, offered
+from kvstream.store import gguf_file
 from kvstream.store.gguf_file import GGUF, Place
-from kvstream.store.reader import CARD
-from kvstream.store.stores import CACHE_VARIABLE, converted_folder, refuse_undecodable
-from kvstream.store.writing import replace
+from kvstream.store.stores import CACHE_VARIABLE
 from kvstream.tokenization import gguf as gguf_tokenizer
 from kvstream.tokenization.templates import check_template
 
-FORMAT = 1
-"""Version of the conversion. Increase it if files must be converted again."""
 BLOCK = 1 << 18
 """Numbers to unpack at once: several times as fast as more than fit in the processor's cache."""
 SPARE = 256 * 1024**2
@@ -58,88 +53,6 @@ F32, BF16, MXFP4 = 0, 30, 39
 """ggml's numbers for the types that `_dtype` distinguishes."""
 
 Tell = Callable[[str], None]
-
-
-def converted(
-    path: Path, quiet: bool = False, *, eight: bool = False, adapter: Adapter | None = None
-) -> Path:
-    """Return the model folder for a GGUF file. It is made if the cache does not have it.
-
-    `eight`: with large weights in 8 bits instead of 16, for `int8.opened`. An `adapter` is added
-    to the weights before.
-
-    Raises ModelError for a problem with the file, the disk or the cache.
-    """
-    refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
-    digest = digest_of(path)
-    key = f"-{adapter.sha256[:16]}" if adapter else ""
-    folder = converted_folder() / f"{digest[:32]}-{FORMAT}{key}{int8.SUFFIX if eight else ''}"
-    if not is_whole(folder):
-        _convert(path, folder, _teller(quiet), eight, adapter)
-    known = _known(path)
-    with suppress(OSError):  # without it, the next start computes the digest again
-        if not known.exists():
-            known.parent.mkdir(parents=True, exist_ok=True)
-            replace(known, lambda file: file.write(digest.encode("ascii")))
-    return folder
-
-
-def merged(adapter: Adapter, quiet: bool = False, *, eight: bool = False) -> Path:
-    """Return the merged model folder of an adapter. It is made if the cache does not have it.
-
-    Adapter and base are checked by their digests, which also name the folder. `eight`: with large
-    weights in 8 bits, as in `converted`. Raises ModelError for a problem with either, or with
-    the cache.
-    """
-    folder = adapter.folder
-    file = offered.fetched(adapter.base)
-    if file is None:
-        raise ModelError(
-            f"{folder / CARD} names the base {adapter.base!r}, which kvstream does not offer. "
-            f"{AGAIN}"
-        )
-    digest = digest_of(file)
-    if digest != adapter.base_sha256:
-        raise ModelError(
-            f"The adapter of {folder} is for the {adapter.base} with the SHA-256 "
-            f"{adapter.base_sha256}, and {file} has {digest}. `kvstream models get {adapter.base}` "
-            "fetches the right one; if it is that one already, the adapter is for another base."
-        )
-    result = converted(file, quiet, eight=eight, adapter=adapter)
-    with suppress(OSError):  # a newer calibration needs no new weights
-        content, there = (folder / SUPPORT).read_bytes(), result / SUPPORT
-        # Written whole and only if it changed, because other processes may be reading it.
-        if not there.is_file() or there.read_bytes() != content:
-            replace(there, lambda file: file.write(content))
-    return result
-
-
-def is_whole(folder: Path) -> bool:
-    """Return whether a folder of the cache holds a model. False if a part of it was removed."""
-    return all((folder / name).is_file() for name in ("config.json", SINGLE))
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 in hex of all parts of a file, concatenated. Raises ModelError."""
-    with suppress(OSError, UnicodeDecodeError):
-        digest = _known(path).read_text("ascii").strip()
-        if len(digest) == 64:
-            return digest
-    total = hashlib.sha256()
-    try:
-        for part in gguf_file.parts(path):
-            with part.open("rb") as file:
-                hashlib.file_digest(file, lambda: total)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
-    return total.hexdigest()
-
-
-def _known(path: Path) -> Path:
-    """Return where the digest of a file is stored: by paths, sizes and modification times."""
-    stats = [(str(p.resolve()), p.stat()) for p in gguf_file.parts(path)]
-    facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    return converted_folder() / "digests" / hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _teller(quiet: bool) -> Tell:
@@ -162,7 +75,9 @@ def _teller(quiet: bool) -> Tell:
     return tell
 
 
-def _convert(path: Path, folder: Path, tell: Tell, eight: bool, adapter: Adapter | None) -> None:
+def convert(path: Path, folder: Path, quiet: bool, eight: bool, adapter: Adapter | None) -> None:
+    """Make the model folder for a GGUF file, as `folders.converted`. Raises ModelError."""
+    tell = _teller(quiet)
     file = gguf_file.read(path, texts=True)
     refuse_architecture(file, path)
     tokenizer, tokenizer_config = gguf_tokenizer.build(file.keys, str(path))

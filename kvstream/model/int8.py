@@ -22,9 +22,10 @@ import math
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -90,6 +91,9 @@ KERNELS: dict[str, Callable[[Tensor, Any], Tensor]] = {
 class Int8Linear(nn.Module):
     """A linear layer with 8-bit weights and float32 input and output."""
 
+    scale: Tensor
+    bias: Tensor | None
+
     def __init__(
         self,
         weight: Tensor,
@@ -106,8 +110,13 @@ class Int8Linear(nn.Module):
         self._kernel = KERNELS[engine]
         parts = zip(weight.split(ROWS), scale.split(ROWS), strict=True)
         self._packed = [_pack(*part, engine) for part in parts]
-        self.scale = nn.Parameter(scale, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        own = {"scale": scale, "bias": bias}
+        # Not through `register_parameter`: while `opened` builds a model, it makes the parameters
+        # of all threads empty.
+        self._parameters |= {
+            name: None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+            for name, tensor in own.items()
+        }
         self.out_features, self.in_features = weight.shape
         self.columns: Tensor | None = None
         """Large columns of its input; None: not known yet."""
@@ -228,39 +237,54 @@ def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(weight: Tensor, scale: Tensor, engine: str) -> Any:
+    _take_warning()
     torch.backends.quantized.engine = engine
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # PyTorch 2.14 replaces these tensors
-        none = torch.zeros(len(scale), dtype=torch.int64)
-        whole = torch._make_per_channel_quantized_tensor(weight, scale.double(), none, 0)
-    return torch.ops.quantized.linear_prepack(whole, None)
+    return torch.ops.quantized.linear_prepack(_scaled(weight, scale), None)
 
 
-def install(
-    parent: nn.Module,
-    layers: Mapping[str, Rows],
-    columns: Mapping[str, Sequence[int]] | None = None,
-) -> None:
-    """Replace linear layers of `parent`, those with the same input by parts of one product.
+def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
+    none = torch.zeros(len(scale), dtype=torch.int64)
+    return torch._make_per_channel_quantized_tensor(weight, scale.double(), none, 0)
 
-    `columns` are the large columns of each layer's input, by the name of the first of such layers.
+
+@cache
+def _take_warning() -> None:
+    """Hide what PyTorch says once: that 2.14 replaces such tensors.
+
+    Threads share the filters of warnings, so `_Packing` calls this before it starts some.
     """
-    engine, rest = measured()["engine"], dict(layers)
-    for names in (*JOINED, *((name,) for name in layers)):
-        if not set(names) <= rest.keys():
-            continue
-        weights, scales, biases = zip(*(rest.pop(name) for name in names), strict=True)
-        bias = None
-        if any(b is not None for b in biases):
-            pairs = zip(biases, scales, strict=True)
-            bias = torch.cat([torch.zeros_like(s) if b is None else b for b, s in pairs])
-        large = (columns or {}).get(names[0])
-        whole = Int8Linear(torch.cat(weights), torch.cat(scales), bias, engine, large)
-        if len(names) == 1:
-            setattr(parent, names[0], whole)
-            continue
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        _scaled(torch.zeros(1, 1, dtype=torch.int8), torch.ones(1))
+
+
+def product_of(rows: Sequence[Rows], columns: Sequence[int] | None = None) -> Int8Linear:
+    """Pack layers with the same input as one product, with the large `columns` of that input."""
+    weights, scales, biases = zip(*rows, strict=True)
+    bias = None
+    if any(b is not None for b in biases):
+        pairs = zip(biases, scales, strict=True)
+        bias = torch.cat([torch.zeros_like(s) if b is None else b for b, s in pairs])
+    return Int8Linear(torch.cat(weights), torch.cat(scales), bias, measured()["engine"], columns)
+
+
+def groups(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the names of a module's layers: together if they have the same input, else alone."""
+    alone = list(names)
+    for group in JOINED:
+        if set(group) <= set(alone):
+            alone = [name for name in alone if name not in group]
+            yield group
+    yield from zip(alone)
+
+
+def install(parent: Any, names: Sequence[str], whole: Int8Linear) -> None:
+    """Replace linear layers of `parent` by the parts of one product, or a single one by it."""
+    if len(names) == 1:
+        setattr(parent, names[0], whole)
+    else:
         newest = _Newest(whole, len(names))
-        ends = accumulate((len(w) for w in weights), initial=0)
+        ends = accumulate((getattr(parent, name).out_features for name in names), initial=0)
         for name, (first, end) in zip(names, pairwise(ends), strict=True):
             setattr(parent, name, Part(newest, first, end))
     if isinstance(getattr(parent, "act_fn", None), nn.SiLU):  # its input is used nowhere else
@@ -321,8 +345,8 @@ def quantize(model: nn.Module, name: str) -> None:
     """Quantize a model's linear layers. Raises ModelError if most weights are in other layers."""
     refuse_other_layers(model, name)
     for parent in list(model.modules()):
-        layers = {key: child for key, child in parent.named_children() if takes(child)}
-        install(parent, {key: _rows(child) for key, child in layers.items()})
+        for names in groups(key for key, child in parent.named_children() if takes(child)):
+            install(parent, names, product_of([_rows(getattr(parent, name)) for name in names]))
 
 
 def is_quantized(model: nn.Module) -> bool:
@@ -331,7 +355,7 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def opened(folder: Path) -> Any:
-    """Open a model folder with weights in 8 bits, as `gguf.converted` writes it.
+    """Open a model folder with weights in 8 bits, as `folders.converted` returns it.
 
     Weights are read and packed layer by layer, and the table of token vectors stays on disk until
     its rows are needed. So the model is in memory once.
@@ -344,11 +368,12 @@ def opened(folder: Path) -> Any:
     with init_empty_weights(include_buffers=False), no_init_weights():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.requires_grad_(False)
-    columns: dict[str, list[int]] = {}
-    with suppress(OSError, ValueError):
-        columns = json.loads((folder / LARGE).read_text("utf-8"))
     try:
-        _fill(model, TensorFile(folder / SINGLE), columns)
+        if (begun := _begun.get()) is not None and begun.folder == folder:
+            begun.fill(model)
+        else:
+            with closing(_Packing(folder)) as own:
+                own.fill(model)
     except (OSError, ValueError, LookupError) as error:
         raise ModelError(
             f"{folder} is damaged ({error}); `kvstream models clean` removes it."
@@ -361,39 +386,102 @@ def opened(folder: Path) -> Any:
     return model
 
 
-def _fill(model: Any, file: TensorFile, columns: Mapping[str, Sequence[int]]) -> None:
-    """Read the weights of a model, and the large `columns`. Raises LookupError for missing ones."""
-    old, tied = model.get_input_embeddings(), {}
-    for name, table in list(model.named_modules()):
-        if table is old and f"{name}.{SCALE}" in file.names:
-            rows = file.get(f"{name}.weight", mapped=True), file.get(f"{name}.{SCALE}")
-            model.set_input_embeddings(Int8Embedding(*rows))
-            if model.config.get_text_config().tie_word_embeddings:
-                tied = {id(model.get_output_embeddings()): (*rows, None)}
+@contextmanager
+def packing(folder: Path) -> Iterator[None]:
+    """Pack the weights of a folder in the background; `opened` takes them inside."""
+    begun = None
+    with suppress(OSError, ValueError, LookupError):  # `opened` raises it with the remedy
+        begun = _Packing(folder)
+        begun.start()
+    token = _begun.set(begun)
+    try:
+        yield
+    finally:
+        _begun.reset(token)
+        if begun:
+            begun.close()
 
-    def fill(place: str, parent: nn.Module) -> None:
-        layers: dict[str, Rows] = {}
-        for key, child in parent.named_children():
-            name = f"{place}.{key}.".removeprefix(".")
-            if id(child) in tied:
-                layers[key] = tied[id(child)]
-            elif takes(child) and name + SCALE in file.names:
-                bias = file.get(f"{name}bias") if f"{name}bias" in file.names else None
-                layers[key] = file.get(f"{name}weight"), file.get(name + SCALE), bias
-        names = {key: f"{place}.{key}".removeprefix(".") for key in layers}
-        install(parent, layers, {
-            key: large for key, name in names.items()
-            if (large := columns.get(f"{name}.whole", columns.get(name)))
-        })  # fmt: skip
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(fill, *zip(*list(model.named_modules()), strict=True)))
-    state = model.state_dict()
-    rest = {n: file.get(n) for n in file.names & state.keys() if state[n].is_floating_point()}
-    model.load_state_dict(rest, strict=False, assign=True)
-    missing = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
-    if missing:
-        raise LookupError(f"it lacks {missing[0]}")
+def is_packing(folder: Path) -> bool:
+    """Return whether this thread is inside `packing` of a folder."""
+    begun = _begun.get()
+    return begun is not None and begun.folder == folder
+
+
+class _Packing:
+    """The layers of a folder with weights in 8 bits. Threads read and pack them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the weights of a folder. Raises OSError, ValueError if they are damaged."""
+        self.folder, self._file = folder, TensorFile(folder / SINGLE)
+        self._columns: dict[str, list[int]] = {}
+        with suppress(OSError, ValueError):
+            self._columns = json.loads((folder / LARGE).read_text("utf-8"))
+        self._scaled = {n.removesuffix(f".{SCALE}") for n in self._file.names if n.endswith(SCALE)}
+        self._tied: dict[str, str] = {}
+        """The output layer, and the table of token vectors that it shares."""
+        self._layers: dict[tuple[str, ...], Future[Int8Linear]] = {}
+        self._pool = ThreadPoolExecutor(torch.get_num_threads())
+        _take_warning()
+
+    def start(self) -> None:
+        """Begin with the layers that have large columns: after the first load, all of them."""
+        first: dict[str, tuple[str, ...]] = {names[0]: names for names in JOINED}
+        layers = []
+        for key in self._columns:
+            parent, dot, name = key.removesuffix(".whole").rpartition(".")
+            names = first[name] if key.endswith(".whole") else (name,)
+            layers.append(tuple(parent + dot + name for name in names))
+        tables = self._scaled.difference(*layers)
+        for names in layers:
+            if names[0] not in self._scaled and len(tables) == 1:
+                (self._tied[names[0]],) = tables
+            self._layer(names)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def fill(self, model: Any) -> None:
+        """Give a model its weights. Raises LookupError for missing ones, OSError, ValueError."""
+        file, old, output = self._file, model.get_input_embeddings(), model.get_output_embeddings()
+        for name, table in list(model.named_modules()):
+            if table is old and name in self._scaled:
+                rows = file.get(f"{name}.weight", mapped=True), file.get(f"{name}.{SCALE}")
+                model.set_input_embeddings(Int8Embedding(*rows))
+                if model.config.get_text_config().tie_word_embeddings:
+                    self._tied |= {key: name for key, m in model.named_modules() if m is output}
+        own, places = self._scaled | self._tied.keys(), []
+        for place, parent in list(model.named_modules()):
+            at = f"{place}." if place else ""
+            layers = (n for n, m in parent.named_children() if takes(m) and at + n in own)
+            for names in groups(layers):
+                places.append((parent, names, self._layer(tuple(at + name for name in names))))
+        for parent, names, layer in places:
+            install(parent, names, layer.result())
+        state = model.state_dict()
+        rest = {n: file.get(n) for n in file.names & state.keys() if state[n].is_floating_point()}
+        model.load_state_dict(rest, strict=False, assign=True)
+        missing = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+        if missing:
+            raise LookupError(f"it lacks {missing[0]}")
+
+    def _layer(self, names: tuple[str, ...]) -> Future[Int8Linear]:
+        """Return the product of layers with the same input; a thread packs it once."""
+        if names not in self._layers:
+            self._layers[names] = self._pool.submit(self._pack, names)
+        return self._layers[names]
+
+    def _pack(self, names: tuple[str, ...]) -> Int8Linear:
+        large = self._columns.get(f"{names[0]}.whole", self._columns.get(names[0]))
+        return product_of([self._rows(self._tied.get(name, name)) for name in names], large)
+
+    def _rows(self, name: str) -> Rows:
+        file, bias, table = self._file, f"{name}.bias", name in self._tied.values()
+        weight, scale = file.get(f"{name}.weight", mapped=table), file.get(f"{name}.{SCALE}")
+        return weight, scale, file.get(bias) if bias in file.names else None
+
+
+_begun: ContextVar[_Packing | None] = ContextVar("begun", default=None)
 
 
 class TensorFile:

@@ -1,16 +1,12 @@
-"""Load a bounded model by name: from the hub, a local folder or file, or the embedded pocket."""
+"""Load a bounded model: from the hub, a local folder or file, or the embedded pocket."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,171 +16,15 @@ from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model import int8, placement
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.folders import POCKET, folder
 from kvstream.model.linear import speed_up, widen
-from kvstream.model.precision import Precision, precision_of, types_line
+from kvstream.model.precision import Precision, choose, types_line
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
-from kvstream.settings import INT8, ModelSettings
-from kvstream.store import hub, offered, pocket, reader, stores
-from kvstream.store.gguf_file import is_gguf
+from kvstream.settings import ModelSettings
 
-POCKET = "pocket"
-_SIZES = {
-    "num_hidden_layers": (1, 10_000),
-    "hidden_size": (1, 1_000_000),
-    "num_attention_heads": (1, 100_000),
-    "num_key_value_heads": (1, 100_000),
-    "head_dim": (1, 1_000_000),
-    "vocab_size": (1, 100_000_000),
-    "max_position_embeddings": (1, 10**12),
-    "sliding_window": (0, 10**12),
-}
-"""Minimum and maximum of the sizes in a configuration. No model needs more."""
 WRITING = ("CausalLM", "LMHead", "ConditionalGeneration")
 """Parts of the names of classes that write text."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's options, from malloc.h."""
-
-
-@contextmanager
-def returning_memory() -> Iterator[None]:
-    """Return blocks over 1 MB to the system at once when they are freed, as glibc does at first.
-
-    After some such blocks it keeps all up to 32 MB. Then temporary tensors leave holes between the
-    packed weights: 0.6 GB of the 2.8 GB of a model of 1.5B in 8 bits.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        yield
-        return
-    mallopt(_MMAP_THRESHOLD, 1 << 20)
-    try:
-        yield
-    finally:
-        mallopt(_MMAP_THRESHOLD, 1 << 25)
-        mallopt(_TRIM_THRESHOLD, 1 << 26)
-
-
-def folder(settings: ModelSettings) -> str:
-    """Return the folder or hub id for transformers, made if necessary. Raises ModelError."""
-    if settings.model == POCKET:
-        return str(pocket.path())
-    if settings.model in reader.NAMES:
-        offered.fetched(settings.model)
-        if not reader.is_shipped(settings.model):
-            raise ModelError(
-                f"This copy of kvstream has no adapter for {settings.model}. Install a release, or "
-                "train one (python docs/research/lab/reader.py)."
-            )
-        return str(_merged(reader.path(settings.model), settings))
-    # Path methods raise for an unknown user and for a name that is too long.
-    path = stores.find(settings.model) or Path(os.path.expanduser(settings.model))
-    if not os.path.exists(path):
-        path = offered.fetched(settings.model) or path
-    if os.path.isdir(path):
-        stores.refuse_undecodable(path, "rename the folder, or make a link to it")
-        if reader.is_adapter(path):
-            return str(_merged(path, settings))
-        if not (path / "config.json").is_file():
-            raise ModelError(
-                f"{path} has no config.json; a model folder is what `save_pretrained` writes."
-            )
-        _check_config(path / "config.json")
-        return str(path)
-    if os.path.exists(path):
-        return str(_converted(path, settings))
-    offered.refuse_unsupported(settings.model)
-    if settings.model.startswith((".", "/", "~")) or settings.model.count("/") > 1:
-        what = "file" if path.suffix.lower() == ".gguf" else "model folder"
-        raise ModelError(f"There is no {what} {path}; check the path.")
-    return settings.model
-
-
-def must_be_cached(settings: ModelSettings, where: str) -> bool:
-    """Return whether a model can only come from the cache. Raises ModelError if it is not there."""
-    if os.path.exists(where):
-        return False
-    missing = placement.folder_of(where, settings.revision) is None
-    if missing and settings.offline:
-        raise ModelError(f"{settings.model} is not on this machine; run once without --offline.")
-    why = "" if settings.offline else hub.unreachable()
-    if missing and why:
-        raise ModelError(
-            f"The model {settings.model!r} cannot be loaded: it is not a local folder and not in "
-            f"the cache, and the hub cannot be reached ({why}); check the name and the network."
-        )
-    return bool(why)
-
-
-def _converted(path: Path, settings: ModelSettings) -> Path:
-    if not (path.is_file() and is_gguf(path)):  # opening a pipe would wait for a writer
-        raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
-    from kvstream.model.gguf import converted
-
-    return converted(path, settings.quiet, eight=_in_8_bits(path, settings))
-
-
-def _merged(adapter: Path, settings: ModelSettings) -> Path:
-    from kvstream.model.adapter import Adapter
-    from kvstream.model.gguf import merged
-
-    read = Adapter.of(adapter)
-    base = offered.OFFERS.get(read.base)
-    eight = base is not None and base.eight_bits and _in_8_bits(base.path, settings)
-    return merged(read, settings.quiet, eight=eight)
-
-
-def _in_8_bits(path: Path, settings: ModelSettings) -> bool:
-    """Return whether to store a file's weights in 8 bits: as asked for, or where nothing else is
-    asked for and 8 bits were measured as harmless."""
-    from kvstream.model.gguf import digest_of
-
-    if settings.quantize != INT8:
-        if (settings.quantize, settings.dtype, settings.max_weights) != (None, "auto", None):
-            return False
-        tried = {o.sha256: o.bytes for o in offered.OFFERS.values() if o.eight_bits}
-        if path.stat().st_size not in tried.values() or digest_of(path) not in tried:
-            return False
-    return placement.device_of(settings.device).type == "cpu" and int8.problem() is None
-
-
-def _check_config(path: Path) -> None:
-    """Raise ModelError for a damaged config.json, wrong sizes or files that are not regular.
-
-    Otherwise the tokenizer, which reads the file first, would be blamed, or a model of a wrong size
-    would be built for hours.
-    """
-    wrong = ""
-    try:
-        config = json.loads(path.read_text("utf-8"))
-        wrong = _wrong_size(config) if isinstance(config, dict) else "is not a JSON object"
-    except ValueError as error:
-        wrong = f"is not valid JSON ({error})"
-    except RecursionError:
-        wrong = "is nested too deeply"
-    except OSError as error:
-        wrong = f"cannot be read ({error.strerror})"
-    if wrong:
-        raise ModelError(f"{path} {wrong}; copy or download the model's config.json again.")
-    for file in sorted(path.parent.iterdir()):
-        if file.suffix in (".json", ".safetensors") and file.exists() and not file.is_file():
-            raise ModelError(
-                f"{file} is not a regular file, and reading it may never end; copy or download the "
-                "model again."
-            )
-
-
-def _wrong_size(config: dict[str, Any]) -> str:
-    """Return what is wrong with the sizes in a configuration; empty if nothing."""
-    text = config.get("text_config")
-    for sizes in (config, *([text] if isinstance(text, dict) else [])):
-        for name, (least, most) in _SIZES.items():
-            value = sizes.get(name)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                return f"says {name} = {str(value)[:40]}, which must be from {least} to {most:,}"
-    return ""
 
 
 def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
@@ -198,7 +38,8 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
     device = placement.device_of(settings.device)
     local = settings.offline or settings.model == POCKET
     precision = choose(settings, device, where)
-    placement.refuse_too_large(where, settings, device, precision.load)
+    if not int8.is_packing(Path(where)):  # then it was checked before, and the weights take memory
+        placement.refuse_too_large(where, settings, device, precision.load)
     placed = {**placement.device_map(settings, device), **placement.quantization(settings)}
     _quiet()
     if where.endswith(int8.SUFFIX):
@@ -235,18 +76,6 @@ def load(settings: ModelSettings, where: str | None = None) -> BoundedModel:
         )
     model.requires_grad_(False)
     return in_precision(model, settings, precision)
-
-
-def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
-    """Choose the number types, without slow or wrong 8-bit products. Raises UsageError."""
-    if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
-        settings = replace(settings, quantize=INT8)
-    precision = precision_of(settings, device, where)
-    problem = int8.problem() if precision.int8 else None
-    if problem is None:
-        return precision
-    precision = precision_of(replace(settings, quantize=None), device, where)
-    return replace(precision, why=f"{precision.why}; int8 is not used: {problem}")
 
 
 def in_precision(model: Any, settings: ModelSettings, precision: Precision) -> BoundedModel:

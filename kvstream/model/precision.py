@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from kvstream.errors import UsageError
-from kvstream.model import placement
+from kvstream.model import int8, placement
 from kvstream.model.clock import processor_seconds, remembered
-from kvstream.model.int8 import ANSWER, SUFFIX, TEXT, TRIAL
 from kvstream.model.weights import HEADROOM, Weights
 from kvstream.settings import INT8, NUMBER_TYPES, ModelSettings
 from kvstream.store.offered import EMBEDDED
@@ -35,6 +34,18 @@ class Precision:
     """Number type of the KV cache; None: the type in which the model computes."""
     attention: torch.dtype | None = None
     """Number type in which attention computes; None: as the rest of the model."""
+
+
+def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
+    """Choose the number types, without slow or wrong 8-bit products. Raises UsageError."""
+    if where is not None and where.endswith(int8.SUFFIX):  # the folder has 8-bit weights
+        settings = replace(settings, quantize=INT8)
+    precision = precision_of(settings, device, where)
+    problem = int8.problem() if precision.int8 else None
+    if problem is None:
+        return precision
+    precision = precision_of(replace(settings, quantize=None), device, where)
+    return replace(precision, why=f"{precision.why}; int8 is not used: {problem}")
 
 
 def precision_of(
@@ -94,7 +105,7 @@ def _for_int8(settings: ModelSettings, device: torch.device, where: str | None) 
     kind = None if weights is None else weights.number_name
     widen, kv = kind in SHORT, DTYPES.get(settings.kv_dtype)
     load = _stored_type(weights) if widen else torch.float32
-    if weights is not None and (where or "").endswith(SUFFIX):
+    if weights is not None and (where or "").endswith(int8.SUFFIX):
         kind = weights.declared  # the weights have 8 bits already
     if kind in SHORT and settings.kv_dtype == "auto":
         kv = DTYPES[kind]
@@ -147,20 +158,20 @@ def speed_of(name: str) -> float:
     if not (check and check()):
         return 0
     timed = partial(_timed, DTYPES[name])
-    speed: float = remembered(name, (TRIAL, TEXT, ANSWER), timed)["speed"]
+    speed: float = remembered(name, (int8.TRIAL, int8.TEXT, int8.ANSWER), timed)["speed"]
     return speed
 
 
 @torch.inference_mode()
 def _timed(kind: torch.dtype) -> tuple[dict[str, float], bool]:
     """Return the speed of a type for a typical question, and whether all rounds are on one side."""
-    tokens, width, outputs = TRIAL
+    tokens, width, outputs = int8.TRIAL
 
     def seconds(of: torch.dtype) -> float:
         rows, matrix = torch.ones(tokens, width, dtype=of), torch.ones(outputs, width, dtype=of)
         runs = partial(F.linear, rows, matrix), partial(torch.mv, matrix, rows[0])
         many, one = (processor_seconds(run, rounds=2, least=0.002) for run in runs)
-        return TEXT / tokens * many + ANSWER * one
+        return int8.TEXT / tokens * many + int8.ANSWER * one
 
     ratios = sorted(seconds(torch.float32) / seconds(kind) for _ in range(3))
     return {"speed": ratios[1]}, ratios[0] > 1 or ratios[2] < 1

@@ -55,6 +55,11 @@ class Weights:
         return self.bytes - self._float_bytes + round(self.floats.total() * each)
 
 
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder of the cache holds a model. False if a part of it was removed."""
+    return all((folder / name).is_file() for name in ("config.json", SINGLE))
+
+
 def weights_in(folder: Path) -> Weights:
     """Return the weights of a folder. Raises FileNotFoundError, ValueError for damage."""
     tensors = [

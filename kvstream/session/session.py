@@ -20,8 +20,10 @@ from kvstream.memory.contents import Memory
 from kvstream.memory.memory_file import MemoryFile
 from kvstream.memory.saving import recall
 from kvstream.methods.registry import make
+from kvstream.model.ahead import returning_memory
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.loading import POCKET, folder, load, must_be_cached, returning_memory
+from kvstream.model.folders import POCKET, folder, must_be_cached
+from kvstream.model.loading import load
 from kvstream.passages.excerpts import Excerpts
 from kvstream.passages.judge import Judge
 from kvstream.run.plan import RunPlan, budget_tokens, cache_bytes

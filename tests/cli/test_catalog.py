@@ -142,7 +142,10 @@ def test_an_alias_stands_for_a_model_wherever_one_is_named(
 ) -> None:
     book = tmp_path / "book.txt"
     book.write_text("A line of text.\n")
-    config_file.write_text('model = "small"\n[models]\nsmall = "org/some"\nlarge = "/a/folder"\n')
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    config_file.write_text(f'model = "small"\n[models]\nsmall = "org/some"\nlarge = "{folder}"\n')
     alone = "--skim", "none"
     answers = [
         cli("ask", str(book), "Q?", "--json", *alone),
@@ -153,7 +156,7 @@ def test_an_alias_stands_for_a_model_wherever_one_is_named(
     answers.append(cli("ask", str(book), "Q?", "--json", *alone))
     assert [a.code for a in answers] == [0] * 4, answers[0].stderr
     found = [json.loads(a.stdout)["model"] for a in answers]
-    assert found == ["org/some", "/a/folder", "org/other", "/a/folder"]
+    assert found == ["org/some", str(folder), "org/other", str(folder)]
 
 
 def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatch) -> None:

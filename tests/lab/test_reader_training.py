@@ -115,7 +115,7 @@ class _Passages:
 
 
 def test_a_row_of_whole_passages_asks_as_many_refusals_as_answers_at_most(tmp_path: Path) -> None:
-    from kvstream.model.gguf import converted
+    from kvstream.model.folders import converted
     from kvstream.tokenization.loading import load_tokenizer
 
     folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
@@ -145,7 +145,7 @@ class _Book(_Passages):
 
 def test_a_row_of_excerpts_holds_every_answer_that_is_not_refused(tmp_path: Path) -> None:
     """Keys with similar names are adjacent, and most of a long passage is cut."""
-    from kvstream.model.gguf import converted
+    from kvstream.model.folders import converted
     from kvstream.tokenization.loading import load_tokenizer
 
     folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
@@ -171,7 +171,7 @@ QUESTIONS = ("Who hid the letter?", "  When did they leave? ", "Was it 1,024 or 
 
 def test_the_prompt_is_the_one_that_the_reader_was_trained_with(tmp_path: Path) -> None:
     """The program builds the same ids around a document as the training rows."""
-    from kvstream.model.gguf import converted
+    from kvstream.model.folders import converted
     from kvstream.tokenization.loading import load_tokenizer
 
     folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
@@ -180,7 +180,7 @@ def test_the_prompt_is_the_one_that_the_reader_was_trained_with(tmp_path: Path) 
 
 @pytest.mark.real
 def test_the_prompt_of_smollm2_is_the_one_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvstream.model.gguf import converted
+    from kvstream.model.folders import converted
     from kvstream.store import offered
     from kvstream.tokenization.loading import load_tokenizer
 

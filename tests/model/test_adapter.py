@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from kvstream.errors import ModelError
 from kvstream.model import int8
 from kvstream.model.adapter import Adapter
-from kvstream.model.gguf import converted, merged
-from kvstream.model.loading import folder, load
+from kvstream.model.folders import converted, folder, merged
+from kvstream.model.loading import load
 from kvstream.settings import ModelSettings
 from kvstream.store import offered, reader
 
@@ -205,7 +205,7 @@ def test_layers_that_the_base_lacks(tiny: Tiny) -> None:
     adapter = Adapter.of(tiny.adapter)
     assert adapter.rank == RANK
     gguf_files.write(tiny.base, gguf_files.tiny("llama", num_hidden_layers=1))
-    from kvstream.model.gguf import digest_of
+    from kvstream.model.folders import digest_of
 
     card(tiny, "base", sha256=digest_of(tiny.base))
     with pytest.raises(ModelError, match=r"the base has no model\.layers\.1\."):

@@ -9,9 +9,11 @@ import math
 import os
 import shutil
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gguf
 import gguf_files
@@ -23,9 +25,11 @@ from transformers import AutoModelForCausalLM
 
 from kvstream.cli.app import run
 from kvstream.errors import ModelError
+from kvstream.model import folders, int8, placement
 from kvstream.model import gguf as converting
-from kvstream.model.gguf import converted
-from kvstream.model.loading import folder, load
+from kvstream.model.ahead import ahead
+from kvstream.model.folders import converted, folder
+from kvstream.model.loading import load
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.store import gguf_file
@@ -199,7 +203,9 @@ def test_parts_are_joined_and_a_missing_one_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_int8_converts_to_8_bits(family: str, tied: bool, tmp_path: Path) -> None:
+def test_int8_converts_to_8_bits(
+    family: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = gguf_files.tiny(
         family, hidden_size=64, intermediate_size=192, head_dim=32, num_attention_heads=4,
         num_key_value_heads=2, tie_word_embeddings=tied,
@@ -221,8 +227,27 @@ def test_int8_converts_to_8_bits(family: str, tied: bool, tmp_path: Path) -> Non
     assert float((logits[1] - logits[0]).norm() / logits[0].norm()) < 0.1
     assert first.fingerprint == again.fingerprint != exact.fingerprint
     assert first.weights_dtype == "int8"
+    packs, pack = [], int8.product_of
+    monkeypatch.setattr(int8, "product_of", lambda *a: (packs.append(1), pack(*a))[1])
+    monkeypatch.setattr(placement, "free_memory", free := Mock(return_value=10**12))
+    with ahead(settings):
+        while len(packs) < 2 * 4 + 1:  # four products in each layer, and the output layer
+            time.sleep(0.01)
+        free.return_value = 0  # what is packed is no reason to refuse the model
+        early = load(settings)
+    assert torch.equal(early.logits(early.forward(ids, early.new_cache(64))), logits[1])
+    assert early.fingerprint == first.fingerprint
+    assert len(packs) == 2 * 4 + 1
+    with pytest.raises(ModelError, match="of memory are free"), ahead(settings):
+        raise AssertionError
+    free.return_value = 10**12
     (where / "model.safetensors").write_bytes(b"0" * 100)
     with pytest.raises(ModelError, match=r"is damaged .*`kvstream models clean` removes it"):
+        load(settings)
+    with (
+        pytest.raises(ModelError, match=r"is damaged .*`kvstream models clean` removes it"),
+        ahead(settings),
+    ):
         load(settings)
 
 
@@ -237,10 +262,10 @@ def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def never(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(converting, "_convert", never)
+    monkeypatch.setattr(converting, "convert", never)
     moved = path.rename(tmp_path / "other.gguf")
     assert converted(moved) == folder  # found by its digest
-    monkeypatch.setattr(converting.hashlib, "file_digest", never)
+    monkeypatch.setattr(folders.hashlib, "file_digest", never)
     assert converted(moved) == folder  # found by its path: nothing is read
     os.utime(moved, (1, 1))
     with pytest.raises(AssertionError):

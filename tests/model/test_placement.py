@@ -467,7 +467,7 @@ def test_temporary_tensors_of_loading_leave_no_holes(warm: list[str], tmp_path: 
     program = """
 import random, sys
 import torch
-from kvstream.model.loading import returning_memory
+from kvstream.model.ahead import returning_memory
 
 def memory():
     lines = open("/proc/self/status").read().splitlines()

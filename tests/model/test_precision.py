@@ -414,7 +414,10 @@ def test_layers_with_the_same_input_are_one_product(
     rows = {
         n: (*int8.quantized(m.weight), None if m.bias is None else m.bias) for n, m in plain.items()
     }
-    int8.install(parent, rows)
+    for name, layer in plain.items():
+        parent.add_module(name, layer)
+    for names in int8.groups(plain):
+        int8.install(parent, names, int8.product_of([rows[name] for name in names]))
     calls, product = [], int8.Int8Linear.product
     monkeypatch.setattr(int8.Int8Linear, "product", lambda *a: (calls.append(1), product(*a))[1])
     for _ in range(3):

@@ -17,7 +17,7 @@ from test_gguf_tokenizer import TEXTS, mixed, stored
 from tokenizers import Tokenizer
 from user_cache import CACHE
 
-from kvstream.model.gguf import converted
+from kvstream.model.folders import converted
 from kvstream.model.loading import load
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
@@ -96,7 +96,7 @@ def test_later_starts_cost_no_more_than_a_folder(smollm2: Path) -> None:
 def test_the_conversion_takes_little_memory(smollm2: Path, tmp_path: Path) -> None:
     """The limit is 2 GiB plus the largest tensor, with the memory of the libraries."""
     code = (
-        "import sys; from pathlib import Path; from kvstream.model.gguf import converted\n"
+        "import sys; from pathlib import Path; from kvstream.model.folders import converted\n"
         "print(converted(Path(sys.argv[1]), quiet=True))"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss

@@ -221,3 +221,7 @@ def test_help_imports_no_command() -> None:
         "kvstream", "kvstream.version", "kvstream.errors", "kvstream.cli", "kvstream.cli.app",
         "kvstream.cli.groups", "kvstream.streams",
     }  # fmt: skip
+
+
+def test_packing_begins_before_transformers_is_imported() -> None:
+    assert "transformers" not in loaded_by("import kvstream.model.ahead")

@@ -15,7 +15,7 @@ import pytest
 
 from kvstream.api import models as catalog
 from kvstream.errors import ModelError, UsageError
-from kvstream.model.loading import folder
+from kvstream.model.folders import folder
 from kvstream.settings import ModelSettings
 from kvstream.store import fetching, offered, stores
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kvstream.model.gguf import converted
+from kvstream.model.folders import converted
 from kvstream.store import offered, reader
 
 RANK, ALPHA = 3, 6

@@ -26,7 +26,7 @@ from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.perplexity import bins
 from kvstream.evaluation.splits import is_heldout
-from kvstream.model.loading import folder
+from kvstream.model.folders import folder
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings, count_of
 

@@ -25,7 +25,8 @@ from kvstream.evaluation.confidence import difference_interval
 from kvstream.evaluation.splits import is_heldout
 from kvstream.model import int8
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.loading import folder, in_precision, load
+from kvstream.model.folders import folder
+from kvstream.model.loading import in_precision, load
 from kvstream.model.precision import Precision
 from kvstream.settings import INT8, ModelSettings, count_of
 from kvstream.tokenization.loading import load_tokenizer

@@ -38,7 +38,7 @@ from kvstream.evaluation.harness import IdFeed, model_identity, room_for
 from kvstream.evaluation.records import Record, Records, Trial, left_out, measure
 from kvstream.events import Answered, returned
 from kvstream.input.sources import open_sources
-from kvstream.model.loading import folder
+from kvstream.model.folders import folder
 from kvstream.run.request import Request
 from kvstream.session.scouting import Scouted, Scouting
 from kvstream.session.session import Session

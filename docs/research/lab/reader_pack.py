@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import FORMAT
+from kvstream.model.folders import FORMAT
 from kvstream.store.offered import OFFERS
 from kvstream.store.reader import ADAPTER, CARD
 

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from kvstream.errors import UsageError
-from kvstream.model.loading import POCKET, choose, in_precision
+from kvstream.model.folders import POCKET
+from kvstream.model.loading import in_precision
 from kvstream.model.placement import device_of, refuse_beyond_memory
+from kvstream.model.precision import choose
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokenization.loading import load_tokenizer
