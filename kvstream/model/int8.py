@@ -284,7 +284,7 @@ def install(parent: Any, names: Sequence[str], whole: Int8Linear) -> None:
         setattr(parent, names[0], whole)
     else:
         newest = _Newest(whole, len(names))
-        ends = accumulate((getattr(parent, name).out_features for name in names), initial=0)
+        ends = accumulate((len(getattr(parent, name).weight) for name in names), initial=0)
         for name, (first, end) in zip(names, pairwise(ends), strict=True):
             setattr(parent, name, Part(newest, first, end))
     if isinstance(getattr(parent, "act_fn", None), nn.SiLU):  # its input is used nowhere else
