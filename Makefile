@@ -30,9 +30,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 # With --method, pocket reads all of the text; without it, a word search does, if reader was fetched.
 try: $(VENV)/.installed build/reference.txt
-	@$(BIN)/python -c "from kvstream.api.models import best_model; best = best_model(); \
+	@$(BIN)/python -c "from kvstream.api.models import best_model; best = best_model(most=5e8); \
 		name = best.name if best else 'pocket'; print(name, file=open('build/model.txt', 'w')); \
-		print(f'The best model that fits this machine is {name}.')"
+		print(f'The best model below 500 MB that fits this machine is {name}.')"
 	@$(BIN)/kvstream models get "$$(cat build/model.txt)" || { echo pocket > build/model.txt; \
 		echo "Going on with pocket, which is in the package."; }
 	@$(BIN)/kvstream sample --into build/reference.txt $(PLANT) \

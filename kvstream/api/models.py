@@ -7,6 +7,7 @@ Whether a model fits in RAM or GPU memory and can be bounded is decided without 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -105,10 +106,11 @@ def reader_is_ready() -> bool:
     return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()
 
 
-def best_model() -> offered.Offer | None:
+def best_model(most: float = math.inf) -> offered.Offer | None:
     """Return the largest offered model that this machine holds and reads fast enough, if any.
 
-    It need not be fetched. The speed is that of large products here, which were timed once.
+    It need not be fetched, and has at most `most` bytes to fetch. The speed is that of large
+    products here, which were timed once.
     """
     import torch
 
@@ -126,7 +128,7 @@ def best_model() -> offered.Offer | None:
         tokens = PEAK * speed * torch.get_num_threads() / (2 * offer.passed)
         takes = (2 if eight else 4) * offer.bytes  # 4-bit weights become 8-bit or 16-bit
         fits = takes * (1 if eight else 2) < room.free and takes + offer.bytes < disk
-        if fits and (room.device == "cuda" or tokens >= LEAST_SPEED):
+        if fits and offer.bytes <= most and (room.device == "cuda" or tokens >= LEAST_SPEED):
             return offer
     return None
 

