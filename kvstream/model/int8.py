@@ -433,7 +433,7 @@ class _Packing:
             names = first[name] if key.endswith(".whole") else (name,)
             layers.append(tuple(parent + dot + name for name in names))
         tables = self._scaled.difference(*layers)
-        for names in layers:
+        for names in reversed(layers):  # the large output layer before memory has the others
             if names[0] not in self._scaled and len(tables) == 1:
                 (self._tied[names[0]],) = tables
             self._layer(names)

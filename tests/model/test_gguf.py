@@ -228,7 +228,7 @@ def test_int8_converts_to_8_bits(
     assert first.fingerprint == again.fingerprint != exact.fingerprint
     assert first.weights_dtype == "int8"
     packs, pack = [], int8.product_of
-    monkeypatch.setattr(int8, "product_of", lambda *a: (packs.append(1), pack(*a))[1])
+    monkeypatch.setattr(int8, "product_of", lambda *a: (packs.append(a[0]), pack(*a))[1])
     monkeypatch.setattr(placement, "free_memory", free := Mock(return_value=10**12))
     with ahead(settings):
         while len(packs) < 2 * 4 + 1:  # four products in each layer, and the output layer
@@ -238,6 +238,8 @@ def test_int8_converts_to_8_bits(
     assert torch.equal(early.logits(early.forward(ids, early.new_cache(64))), logits[1])
     assert early.fingerprint == first.fingerprint
     assert len(packs) == 2 * 4 + 1
+    rows = [len(product[0][0]) for product in packs]
+    assert rows.index(max(rows)) < 2  # the largest is not copied when all others are in memory
     with pytest.raises(ModelError, match="of memory are free"), ahead(settings):
         raise AssertionError
     free.return_value = 10**12
