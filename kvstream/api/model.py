@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api import options as api
@@ -86,17 +85,17 @@ class Model:
 
         `skim` is a model, or ``"self"``, ``"words"`` or ``"auto"``.
         """
+        if (scout := api.skim_settings(settings, skim)) is not None:
+            from kvstream.session.scouting import Scouting
+
+            both = Scouting.open(settings, scout)  # checks first that both fit in memory together
+            return cls(both.answerer, both, settings)
         from kvstream.model.ahead import ahead
 
-        scout = api.skim_settings(settings, skim)
-        # Two models must fit in memory together, which is checked before either is loaded.
-        with ahead(settings) if scout is None else nullcontext():
+        with ahead(settings):
             from kvstream.session.scouting import Scouting
             from kvstream.session.session import Session
 
-            if scout is not None:
-                both = Scouting.open(settings, scout)
-                return cls(both.answerer, both, settings)
             session = Session.open(settings)
         alone = Scouting(session, session if skim == api.SELF else None)
         model = cls(session, alone if skim in (api.SELF, api.WORDS) else None, settings)

@@ -93,8 +93,6 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
 
 
 def _merged(adapter: Path, settings: ModelSettings) -> Path:
-    from kvstream.model.adapter import Adapter
-
     read = Adapter.of(adapter)
     base = offered.OFFERS.get(read.base)
     eight = base is not None and base.eight_bits and _in_8_bits(base.path, settings)

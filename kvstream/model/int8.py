@@ -237,25 +237,25 @@ def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(weight: Tensor, scale: Tensor, engine: str) -> Any:
-    _take_warning()
+    _hide_warning()
     torch.backends.quantized.engine = engine
-    return torch.ops.quantized.linear_prepack(_scaled(weight, scale), None)
+    return torch.ops.quantized.linear_prepack(_per_row(weight, scale), None)
 
 
-def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
+def _per_row(weight: Tensor, scale: Tensor) -> Tensor:
     none = torch.zeros(len(scale), dtype=torch.int64)
     return torch._make_per_channel_quantized_tensor(weight, scale.double(), none, 0)
 
 
 @cache
-def _take_warning() -> None:
-    """Hide what PyTorch says once: that 2.14 replaces such tensors.
+def _hide_warning() -> None:
+    """Hide the warning that PyTorch prints once: version 2.14 replaces such tensors.
 
-    Threads share the filters of warnings, so `_Packing` calls this before it starts some.
+    Threads share the filters of warnings, so `_Packing` calls this before its threads start.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        _scaled(torch.zeros(1, 1, dtype=torch.int8), torch.ones(1))
+        _per_row(torch.zeros(1, 1, dtype=torch.int8), torch.ones(1))
 
 
 def product_of(rows: Sequence[Rows], columns: Sequence[int] | None = None) -> Int8Linear:
@@ -422,7 +422,7 @@ class _Packing:
         """The output layer, and the table of token vectors that it shares."""
         self._layers: dict[tuple[str, ...], Future[Int8Linear]] = {}
         self._pool = ThreadPoolExecutor(torch.get_num_threads())
-        _take_warning()
+        _hide_warning()
 
     def start(self) -> None:
         """Begin with the layers that have large columns: after the first load, all of them."""
