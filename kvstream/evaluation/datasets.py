@@ -26,7 +26,7 @@ LONGEST_LINE = 16_000_000
 NO_QUESTION = "What is the summary of the text?"
 _LETTER = re.compile(r"\(?([A-Ja-j])(?:[.):].*)?", re.DOTALL)
 """An option given by its letter, such as B, (B) or B. with its text."""
-_OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
+_OPTION = re.compile(r"^[^\S\n]*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ _SECTION = re.compile(r"(?P<number>\d+(?:\.\d+)*)\.? +(?P<title>[A-Z][^.!?;]*[^.
 _CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
 _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 """A heading with a Roman number alone: a chapter, if no heading says so."""
-_MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*?)[ #]*$")
+_MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*[^ #]|)[ #]*$")
 _OF_MARKDOWN = re.compile(r"\.(?:md|markdown|mdx|rmd|qmd)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 """Files in which a heading needs no empty line before it."""
 _CELL = re.compile(r"(?:^|, )cell (\d+)$")
@@ -60,7 +60,7 @@ _STEMS = (
 """How numbers from 1 to 10 begin in German, French, Spanish, Italian and Russian."""
 _DIGITS, _TENS = "〇一二三四五六七八九영일이삼사오육칠팔구", "十百千십백천"
 _EAST = re.compile(
-    rf"[第제]\s*(?P<number>[\d零两兩{_DIGITS}{_TENS}]+)\s*"
+    rf"[第제]\s*(?P<number>[\d零两兩{_DIGITS}{_TENS}]{{1,12}})\s*"
     r"(?P<kind>[章回話话部編编篇卷巻冊册幕場场節节条條장부절조권막])(?P<rest>(?:[\s:：.·(（「《—-].*|[^。，、！？,.!?]{,15})$)"
 )
 _KIND = "|".join(names.partition("|[")[0] for names in _ABROAD.values())

@@ -29,10 +29,10 @@ HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
-_SAID = re.compile(r"[:.!?…](?:\s|\Z)|[。！？：]|(?:^|\s)<[^<>]+>(?:\s|\Z)|(?:\S+\s+){6}")
+_SAID = re.compile(r"[:.!?…](?:\s|\Z)|[。！？：]|(?:^|\s)<[^<>]+>(?:\s|\Z)|(?<!\S)(?:\S+\s+){6}")
 _STAMP = re.compile(r"\s*(?:\[|<|\d{1,4}[-./:]\d{1,2}(?:[-./:]\d|\Z))")
 """What is in no name of a column, and begins none, but a line with a comma that somebody said."""
-_RULE = r"[ >]*(?=[^-=\n]*[-=])(?=[^|+\n]*[|+])[-=:|+ ]+"
+_RULE = r"[ >]*+(?=[^-=\n]*[-=])(?=[^|+\n]*[|+])[-=:|+ ]+"
 """The line between the header and the rows of a table between other lines."""
 _IN_TABLE = re.compile(rf" \| |^\|.*\|\s*$|^{_RULE}$")
 """A row of a table between other lines."""

@@ -250,7 +250,8 @@ def test_rows_and_records(tmp_path: Path) -> None:
     assert units(tmp_path, "a.json", array, "record") == 102
     assert units(tmp_path, "a.json", array, "record", "rome") == 51
     assert units(tmp_path, "a.json", array, "row") == 102
-    assert units(tmp_path, "a.json", "[" * 9_000 + "]" * 9_000, "row") is None
+    for mark in ("[", ">", "1."):  # takes no time, as no word ends
+        assert units(tmp_path, "a.json", mark * 90_000 + "\n2", "row") is None
     assert units(tmp_path, "a.jsonl", '{"a":1}\n# none\n\n{"a":2}\n', "row") == 2
     assert units(tmp_path, "a.csv", 'a,b\n1,"5" pipe\n2,"x\ny"\n', "row") == 2
     page = "<table><tr><th>A<th>B</tr>" + "<tr><td>Rome<td>5</tr>" * 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -705,6 +706,13 @@ def test_count_and_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (left.request.only, left.request.until) == ("chapter 2", None)
     assert run(["ask", str(path), "--dry-run", "Who sails?", "--only", "chapter 9"]) == 3
     assert "has no chapter 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["# " + "# " * 100_000 + "x", "第" + "9" * 300_000 + "章"])
+def test_a_long_line_is_no_heading_and_takes_no_time(line: str) -> None:
+    began = time.process_time()
+    assert not outline(open_sources(Text(f"One\n{line}\n\n{line}\nTwo\n", "a.md")))
+    assert time.process_time() - began < 5
 
 
 def test_lines_without_words_change_no_outline(monkeypatch: pytest.MonkeyPatch) -> None:
