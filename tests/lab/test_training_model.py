@@ -1,7 +1,6 @@
 """Training: initial weights, attention, optimizer and loop."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -90,12 +89,13 @@ def small(**changes):
 
 
 @pytest.fixture
-def quickly_compiled(monkeypatch):
-    """Compile to PyTorch's own operations instead of C++, which takes 4 s for each graph."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+def quick(monkeypatch):
+    """Compute as it is written, in float32: compiling and bfloat16 take seconds on some CPUs."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(torch.nn.Module, "bfloat16", lambda module: module)
 
 
-def test_a_run_can_be_gone_on_with(shards, tmp_path, quickly_compiled):
+def test_a_run_can_be_gone_on_with(shards, tmp_path, quick):
     out = tmp_path / "out"
     first = loop.train(small(), shards, out)
     assert first["tokens"] >= 1024
@@ -107,8 +107,7 @@ def test_a_run_can_be_gone_on_with(shards, tmp_path, quickly_compiled):
     assert (out / "model" / "model.safetensors").is_file()
 
 
-def test_a_run_that_was_stopped_keeps_its_clock_and_its_rate(shards, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+def test_a_run_that_was_stopped_keeps_its_clock_and_its_rate(shards, tmp_path, quick):
     out, recipe = tmp_path / "out", small(tokens=400_000)
     run = loop.Training(recipe, shards, out, None, None)
     run.tokens, run.optimizer.count = 200_000.0, 60
