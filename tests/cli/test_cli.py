@@ -39,6 +39,14 @@ def test_the_last_argument_is_the_question(cli, fake_session, book) -> None:
         assert cli("ask", book, question, "-q").code == 0
 
 
+def test_a_file_has_no_counted_answers_beside_those_of_a_model(cli, fake_session, book) -> None:
+    into = Path(book).with_name("answers.txt")
+    questions = ("-Q", "How many lines are there?", "-Q", "Where is the key?")
+    ran = cli("ask", str(book), *questions, "-q", "-o", str(into))
+    assert f"Warning: The counted answers are not in {into}" in ran.stderr
+    assert ("lines" in ran.stdout, "lines" in into.read_text()) == (True, False)
+
+
 def test_with_q_every_argument_is_a_source(cli, fake_session, book) -> None:
     ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?", "-q", "--json")
     assert ran.code == 0

@@ -438,7 +438,7 @@ def test_an_empty_part_is_not_the_whole_text(tmp_path: Path, capsys: Any, option
 def test_without_a_model_there_is_no_page(tmp_path: Path, capsys: Any) -> None:
     (path := tmp_path / "a.txt").write_text("Anna\nBob\n")
     page = tmp_path / "run.html"
-    assert run(["ask", str(path), "How many lines are there?", "--report", str(page)]) == 0
+    assert run(["ask", str(path), "How many lines are there?", "-q", "--report", str(page)]) == 0
     assert not page.exists()
     assert "--report and --stats write nothing" in " ".join(capsys.readouterr().err.split())
 

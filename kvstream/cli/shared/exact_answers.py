@@ -35,9 +35,12 @@ FORMS = 8
 ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
-NO_RUN = "No model read the text. --report and --stats write nothing; --json has the whole answer."
+NO_RUN = (
+    "Warning: No model read the text, so --report and --stats write nothing; --json has the whole "
+    "answer."
+)
 WITHOUT = "Counted without a model:"
-NO_FILES = "Warning: The counted answers are not in {}; only those of a model have files there."
+NO_FILES = "Warning: The counted answers are not in {}; only those of a model are there."
 STOPPED = "showing what was counted so far"
 NO_FIGURE = (
     "No row, column or operation that kvstream computes fits this question about the table, and a "
@@ -94,7 +97,8 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
             notes |= dict.fromkeys(more)
             rest.setdefault(tuple(q for q in aims if q not in records), []).append(name)
         answered = output is not None
-        if options.each and answered and options.output not in (None, Path("-")):
+        apart = answered and (options.each or any(rest))
+        if apart and options.output not in (None, Path("-")):
             notes[NO_FILES.format(options.output)] = None
         if options.json and failures:
             output = output or opened_output(stack, replace(options, output=None))
@@ -261,7 +265,7 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
             say(f"Warning: {warning}")
         for note in () if options.quiet else [*sources.notes, _how(last)]:
             say(note)
-    if (options.report or options.stats) and not options.quiet:
+    if options.report or options.stats:
         say(NO_RUN)
     if options.until_answer is None or met:
         return 0
