@@ -84,7 +84,7 @@ class Numbers:
         unsure, dates, values = "", list[tuple[str, ...]](), [*values]
         for value in values:
             dates += [date.groups("")] if (date := DATE.fullmatch(value)) else []
-            match = _number(value)
+            match = _number(value) if len(value) <= LONGEST_NUMBER else None
             fits = [p for p, s in _STYLES.items() if match and s.fullmatch(match[2].strip())]
             if len(fits) == 1:
                 only[fits[0]] += 1
