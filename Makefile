@@ -11,7 +11,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# One more than two cores: some tests wait for a server or another process.
+JOBS ?= 3
 # pip says errors and nothing else: what it warns of is the machine's other indexes.
 QUIET := -qq --disable-pip-version-check
 # The same number for every Python's reference: which facts are planted depends on it.
