@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,6 +108,7 @@ class Request:
     """Budget, method, schedule and sampling."""
     command: settings.CommandName = "ask"
     """``summarize`` asks for a summary; ``remember`` and ``chat`` expect later questions."""
+    _: KW_ONLY
     preset: str | None = row(
         None, "Memory",
         "Use the settings and schedule of the method's paper (see kvstream methods NAME); options "

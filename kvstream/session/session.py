@@ -145,7 +145,7 @@ class Session:
             "full",
             **{n: getattr(request.run, n) for n, row in rows if row.per_answer},
         )
-        return Request((question,), run, request.command, request.system)
+        return Request((question,), run, request.command, system=request.system)
 
     def passage_sizes(self, whole: Request) -> tuple[int, int]:
         """Return the most tokens of passages for such a request, and enough of them."""

@@ -426,6 +426,7 @@ def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None
     memory.touch()
     assert cli("ask", "--memory", str(memory), "Q?", "--dry-run").code == 2
     assert cli("chat", book, "--dry-run").code == 2
+    assert cli("ask", book, "Q?", "--dry-run", "--stats", str(tmp_path / "s.jsonl")).code == 2
     assert cli("remember", "--memory", str(memory), book, "--dry-run").code == 2
 
 

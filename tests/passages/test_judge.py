@@ -71,6 +71,11 @@ def test_a_model_without_a_limit_for_refusals_reranks_nothing(session: Session) 
     assert session.judge(whole, QUESTION, BUDGET) is None
 
 
+def test_passages_are_read_below_the_system_prompt(session: Session) -> None:
+    request = Request((QUESTION,), RUN, system="Be brief.")
+    assert session.whole(request, QUESTION).system == "Be brief."
+
+
 def test_a_large_model_does_not_judge(refusing: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "JUDGES", refusing.model.parameters)
     whole = refusing.whole(Request((QUESTION,), RUN), QUESTION)

@@ -113,6 +113,7 @@ class Options:
             "merge": "it reads no text and does not answer, so there are no events.",
             "serve": "GET /health shows what the server does.",
         },
+        excludes={"dry_run": "--dry-run reads nothing, so there are no --stats; use one."},
     )  # fmt: skip
     progress: str = row(
         "auto", "Input and output", "auto: live on a terminal, else plain lines.",
