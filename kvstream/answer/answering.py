@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -93,53 +93,25 @@ def answer(
         warnings.append(broken_apart("question", sequences))
         yield Notice(warnings[-1])
     ordinals, in_part = memory.reader.retained().numpy(), memory.partial
-    best, repeats = extract_of(memory, passages) if extract else ([], 0)
-    if extract and (repeats or len(best) < passages):
-        message = f"Extracted {len(best)} of at most {passages} passages"
-        message += ": memory holds no others" if len(best) < passages else ""
-        message += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
-        yield Notice(f"{message}.", note=True)
+    text = _extract(memory, passages) if extract else None
+    if text is not None and text.message:
+        yield Notice(text.message, note=True)
     yield AnswerStarted(question, number, partial(positions.snapshot, memory))
     began = time.perf_counter()
-    sight = None
-    if extract:
-        text, length, end = lines_of(best, memory.trace.names), 0, "end"
-        yield AnswerToken(text, memory.reader.cache.size)
-        basis = replace(NOTHING, citations=tuple(best))
+    if text is not None:
+        yield AnswerToken(text.text, memory.reader.cache.size)
     else:
-        text, message, repetition, stops = "", "", Repetition(), StopStrings(stop)
-        with narrow(memory, question) as sight:
-            for piece in _pieces(
-                memory, tail, repetition, stops, may_compress=last, final=last and not stays
-            ):
-                text += piece
-                yield AnswerToken("" if strict else piece, memory.reader.cache.size)
-            tokens, length = repetition.tokens, len(repetition.tokens)
-            end, count = memory.reader.stopped, repetition.count
-            if stops.count is not None:
-                end, tokens = "stop", tokens[: stops.count]
-            elif end == "budget":
-                message = f"The answer stopped after {length} tokens, because the budget was full."
-            elif count:
-                end, tokens = "repetition", tokens[:count]
-                message = (
-                    f"The answer repeated itself: kvstream stopped it after {length} tokens and "
-                    f"cut the last {length - count}, which are repetition. "
-                    "--repetition-penalty 1.2 makes repetition less likely."
-                )
-            if message:
-                warnings.append(message)
-                yield Notice(message)
-            basis = _basis(memory, tail, tokens)
+        how = {"may_compress": last, "final": last and not stays}
+        text = yield from _write(memory, question, tail, StopStrings(stop), hide=strict, **how)
+        warnings += [text.message] * bool(text.message)
     result = _result(
-        memory, ordinals, basis, question=question, answer=text.strip(), generated=length,
-        stopped=end, answer_s=time.perf_counter() - began,
-        warnings=(*memory.warnings, *warnings), narrowed=sight, partial=in_part,
+        memory, ordinals, text.basis, question=question, answer=text.text.strip(),
+        generated=text.length, stopped=text.stopped, answer_s=time.perf_counter() - began,
+        warnings=(*memory.warnings, *warnings), narrowed=text.narrowed, partial=in_part,
     )  # fmt: skip
     # No support is measured for an extract, or for a summary, which rests on the whole text.
     if extract:
-        own = [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats)
-        notes = [*memory.trace.notes, *own]
+        notes = [*memory.trace.notes, *text.notes]
         result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
     elif memory.prompt.task != "ask":
         size = len(result.answer.split())
@@ -148,12 +120,76 @@ def answer(
     elif abstains(result.answer):
         result = with_remedy(result, memory.reader.model.trained_length)
     else:
-        support = _support(memory, result, basis)
+        support = _support(memory, result, text.basis)
         result = with_support(_with_versions(memory, result), support, withhold=strict)
     if strict and not extract:
         yield AnswerToken(result.answer, memory.reader.cache.size)
     yield Answered(result)
-    return basis
+    return text.basis
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The text of an answer, and how it came about."""
+
+    text: str
+    basis: Basis
+    message: str
+    """What the user should know of it; may be empty."""
+    notes: Sequence[str] = ()
+    """Of an extract, for the receipt."""
+    length: int = 0
+    """Tokens that the model wrote."""
+    stopped: str | None = "end"
+    narrowed: dict[str, Any] | None = None
+
+
+def _extract(memory: Memory, passages: int) -> _Text:
+    """Return at most so many passages, those that memory retains best."""
+    best, repeats = extract_of(memory, passages)
+    message = f"Extracted {len(best)} of at most {passages} passages"
+    message += ": memory holds no others" if len(best) < passages else ""
+    message += f"; repeats of these that were left out: {repeats:,}" if repeats else ""
+    return _Text(
+        lines_of(best, memory.trace.names),
+        replace(NOTHING, citations=tuple(best)),
+        f"{message}." if repeats or len(best) < passages else "",
+        [f"Repeats of passages that were left out: {repeats:,}."] * bool(repeats),
+    )
+
+
+def _write(
+    memory: Memory,
+    question: str,
+    tail: Sequence[int],
+    stops: StopStrings,
+    *,
+    hide: bool,
+    **how: bool,
+) -> Generator[Event, None, _Text]:
+    """Yield the events of a text that the model writes; return the text. `hide` its pieces."""
+    text, message, repetition = "", "", Repetition()
+    with narrow(memory, question) as sight:
+        for piece in _pieces(memory, tail, repetition, stops, **how):
+            text += piece
+            yield AnswerToken("" if hide else piece, memory.reader.cache.size)
+        tokens, length = repetition.tokens, len(repetition.tokens)
+        stopped, count = memory.reader.stopped, repetition.count
+        if stops.count is not None:
+            stopped, tokens = "stop", tokens[: stops.count]
+        elif stopped == "budget":
+            message = f"The answer stopped after {length} tokens, because the budget was full."
+        elif count:
+            stopped, tokens = "repetition", tokens[:count]
+            message = (
+                f"The answer repeated itself: kvstream stopped it after {length} tokens and "
+                f"cut the last {length - count}, which are repetition. "
+                "--repetition-penalty 1.2 makes repetition less likely."
+            )
+        if message:
+            yield Notice(message)
+        basis = _basis(memory, tail, tokens)
+    return _Text(text, basis, message, length=length, stopped=stopped, narrowed=sight)
 
 
 def result_of(memory: Memory, question: str) -> tuple[Result, Basis]:
