@@ -102,68 +102,25 @@ def conversation(
     of more than `longest_system` tokens is read as text.
     """
     own = request.kvstream.question if request.kvstream is not None else None
-    rules: list[Message] = []
-    messages: list[Message] = []
-    for index, item in enumerate(request.messages):
-        message = Message(f"message {index + 1}", item.role, text_of(item, index))
-        is_rule = item.role in ("system", "developer")
-        answered = bool(messages) and messages[-1].role == "assistant"
-        final = index + 1 == len(request.messages)
-        if is_rule and final and answered and asks(message.text.strip()):
-            message, is_rule = replace(message, role="user"), False
-        (rules if is_rule else messages).append(message)
-    if not messages or messages[-1].role != "user":
-        raise invalid("The last message must be of the role user: it has the question.")
-    if own is not None and not own.strip():
-        raise invalid(
-            "kvstream.question is empty; write the question in it, or leave it out.",
-            "kvstream.question",
-        )
-    if own is None and not messages[-1].text.strip():
-        raise invalid("The last message is empty; write the question in it.")
-    pieces: list[Text] = []
-    warnings = []
+    rules, messages = _by_role(request)
+    _check_last(messages, own)
     system = "\n\n".join(message.text for message in rules if message.text.strip())
-    prompt = system
     begin = next(at for at, message in enumerate(messages) if message.role == "user")
     why = ""
-    if prompt and of_memory:
+    if system and of_memory:
         why = "a memory file already has its prompt"
-    elif len(prompt) > 40 * longest_system or count(prompt) > longest_system:  # counts no long text
+    elif len(system) > 40 * longest_system or count(system) > longest_system:  # counts no long text
         why = f"it has more than {longest_system} tokens"
-    elif count(prompt) > SHORT and (own is None or begin + 1 < len(messages)):
+    elif count(system) > SHORT and (own is None or begin + 1 < len(messages)):
         first = split(messages[begin].text, count, alone=True)
         why = "no message has a text" * (first.asks and first.place == "message")
+    pieces, warnings = [], []
     if why:
-        pieces.append(Text(prompt, SYSTEM))
-        prompt = ""
+        pieces.append(Text(system, SYSTEM))
         warnings.append(f"The system message was read as text: {why}.")
-
-    def split_of(at: int) -> Split:
-        """Split a message. If the first one asks nothing, the system message may ask about it."""
-        text = messages[at].text
-        if own is not None and at + 1 == len(messages):
-            return Split(text.strip(), clean(own).strip(), "request")
-        halves = split(text, count, alone=not pieces and not of_memory)
-        before = messages[at - 1] if at else None
-        if before is None and not system:
-            return halves
-        plain = split(text, count, alone=True)
-        if before is not None:
-            waits = before.role == "user" and asks(before.text) and not plain.asks
-            if waits and count(before.text[:REACH]) <= MOST:  # its text came after it
-                pieces.pop()
-                return Split(text.strip(), before.text.strip(), "message")
-            return halves
-        if plain.asks and (plain.place != "message" or asks(text)):
-            return halves
-        instruction = instruction_of_system(system, text, count)
-        return halves if instruction is None else Split(text.strip(), instruction, SYSTEM)
-
-    turns = _turns(messages, split_of, pieces)
+    turns = _Division(messages, pieces, own, system, count, of_memory).turns()
     last = turns[-1].split
-    if last.place == SYSTEM and last.question == prompt.strip():
-        prompt = ""
+    is_question = last.place == SYSTEM and last.question == system.strip()
     if not last.asks:
         part = "" if last.place == "message" else f"the {last.place} of "
         warnings.append(
@@ -174,33 +131,95 @@ def conversation(
         raise invalid(
             "There is no text to read except kvstream.question; write the text in a message."
         )
+    prompt = "" if why or is_question else system
     return Conversation(pieces, turns, messages, rules, prompt, warnings)
 
 
-def _turns(
-    messages: Sequence[Message], split_of: Callable[[int], Split], pieces: list[Text]
-) -> list[Turn]:
-    """Return the questions of the messages, and add the other texts to `pieces`."""
-    turns: list[Turn] = []
-    waiting = ""
-    for at, message in enumerate(messages):
-        text = message.text
-        if message.role == "assistant":
-            # The format of a page of questions and answers, which models know from training.
-            page = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
-            pieces.append(Text(page, message.name))
-            waiting = ""
-            continue
-        last = at + 1 == len(messages)
-        if not last and messages[at + 1].role == "user":  # the next message has the question
-            if text.strip():
-                pieces.append(Text(text, message.name))
-            continue
-        if not last and not text.strip():
-            continue
-        parts = split_of(at)
-        if parts.text:
-            pieces.append(Text(parts.text, message.name))
-        turns.append(Turn(len(pieces), at + 1, parts))
-        waiting = "" if parts.text == parts.question else parts.question
-    return turns
+def _by_role(request: ChatRequest) -> tuple[list[Message], list[Message]]:
+    """Return the system messages and the others. A last one that asks is the user's."""
+    rules: list[Message] = []
+    messages: list[Message] = []
+    for index, item in enumerate(request.messages):
+        message = Message(f"message {index + 1}", item.role, text_of(item, index))
+        is_rule = item.role in ("system", "developer")
+        answered = bool(messages) and messages[-1].role == "assistant"
+        final = index + 1 == len(request.messages)
+        if is_rule and final and answered and asks(message.text.strip()):
+            message, is_rule = replace(message, role="user"), False
+        (rules if is_rule else messages).append(message)
+    return rules, messages
+
+
+def _check_last(messages: Sequence[Message], own: str | None) -> None:
+    """Raise ApiError if the last message cannot have the question, and `own` is none."""
+    if not messages or messages[-1].role != "user":
+        raise invalid("The last message must be of the role user: it has the question.")
+    if own is not None and not own.strip():
+        raise invalid(
+            "kvstream.question is empty; write the question in it, or leave it out.",
+            "kvstream.question",
+        )
+    if own is None and not messages[-1].text.strip():
+        raise invalid("The last message is empty; write the question in it.")
+
+
+@dataclass
+class _Division:
+    """Divides messages into texts to read and questions."""
+
+    messages: Sequence[Message]
+    pieces: list[Text]
+    """Texts to read, to which those of the messages come."""
+    own: str | None
+    """The question of the request's own field."""
+    system: str
+    count: Callable[[str], int]
+    of_memory: bool
+
+    def turns(self) -> list[Turn]:
+        """Return the questions of the messages, and add the other texts to `pieces`."""
+        messages, pieces = self.messages, self.pieces
+        turns: list[Turn] = []
+        waiting = ""
+        for at, message in enumerate(messages):
+            text = message.text
+            if message.role == "assistant":
+                # The format of a page of questions and answers, which models know from training.
+                page = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
+                pieces.append(Text(page, message.name))
+                waiting = ""
+                continue
+            last = at + 1 == len(messages)
+            if not last and messages[at + 1].role == "user":  # the next message has the question
+                if text.strip():
+                    pieces.append(Text(text, message.name))
+                continue
+            if not last and not text.strip():
+                continue
+            parts = self._split(at)
+            if parts.text:
+                pieces.append(Text(parts.text, message.name))
+            turns.append(Turn(len(pieces), at + 1, parts))
+            waiting = "" if parts.text == parts.question else parts.question
+        return turns
+
+    def _split(self, at: int) -> Split:
+        """Split a message. If the first one asks nothing, the system message may ask about it."""
+        text, count = self.messages[at].text, self.count
+        if self.own is not None and at + 1 == len(self.messages):
+            return Split(text.strip(), clean(self.own).strip(), "request")
+        halves = split(text, count, alone=not self.pieces and not self.of_memory)
+        before = self.messages[at - 1] if at else None
+        if before is None and not self.system:
+            return halves
+        plain = split(text, count, alone=True)
+        if before is not None:
+            waits = before.role == "user" and asks(before.text) and not plain.asks
+            if waits and count(before.text[:REACH]) <= MOST:  # its text came after it
+                self.pieces.pop()
+                return Split(text.strip(), before.text.strip(), "message")
+            return halves
+        if plain.asks and (plain.place != "message" or asks(text)):
+            return halves
+        instruction = instruction_of_system(self.system, text, count)
+        return halves if instruction is None else Split(text.strip(), instruction, SYSTEM)
