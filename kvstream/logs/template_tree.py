@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 SIMILARITY = 0.5
@@ -146,9 +146,8 @@ class TemplateTree:
         """Number of lines of dropped templates."""
         self._next = 0
         self._groups: defaultdict[tuple[Any, ...], dict[int, _Group]] = defaultdict(dict)
-        """Groups by path and (place, word) of their first line: a log of random words has thousands
-        of groups, and a line is similar to few of them. By path and None: groups with variables, to
-        which a line with none of their words may belong."""
+        """Groups by path and (place, word) of their first line, or (place, ``<*>``): a log of
+        random words has thousands of groups, and a line is similar to few of them."""
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
         self._cache: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
@@ -208,10 +207,8 @@ class TemplateTree:
         else:
             group = _Group(path, words, self._next)
             self._next += 1
-            for place in enumerate(words):
+            for place in _places(words):
                 self._groups[path, place][group.number] = group
-        if WILDCARD in group.words or not words:
-            self._groups[path, None][group.number] = group
         key = group.key(words)
         template = group.templates.get(key)
         if template is None:
@@ -223,9 +220,12 @@ class TemplateTree:
 
     def _like(self, path: tuple[str, ...], words: list[str]) -> _Group | None:
         """Return the most similar group, the oldest of equals; None if no group is similar."""
-        near: dict[int, _Group] = {}
-        for place in (None, *enumerate(words)):
-            near.update(self._groups.get((path, place), {}))
+        own = ({(at, word), (at, WILDCARD)} for at, word in _places(words))
+        having = [[self._groups.get((path, place), {}) for place in places] for places in own]
+        # A similar group has equal words in one of any that are so many: in those of fewest groups.
+        having.sort(key=lambda some: sum(map(len, some)))
+        most = int((1 - SIMILARITY) * len(words)) + 1
+        near = dict(chain.from_iterable(g.items() for some in having[:most] for g in some))
         fits = ((group.similarity(words), -number) for number, group in near.items())
         best, number = max(fits, default=(-1.0, 0))
         return near[-number] if best >= SIMILARITY else None
@@ -238,6 +238,7 @@ class TemplateTree:
                 some.add(word)
                 if len(some) >= VARIANTS or word == WILDCARD:
                     group.words[place] = WILDCARD
+                    self._groups[group.path, (place, WILDCARD)][group.number] = group
                     became = True
         if not became:
             return
@@ -271,7 +272,8 @@ class TemplateTree:
         old, _ = self._recent.popitem(last=False)
         group = old.group
         del group.templates[old.words]
-        for place in () if group.templates else (None, *enumerate(group.first)):
+        places = () if group.templates else {*_places(group.first), *_places(group.words)}
+        for place in places:
             having = self._groups[group.path, place]
             having.pop(group.number, None)
             if not having:
@@ -279,6 +281,11 @@ class TemplateTree:
         old.heir = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
+
+
+def _places(words: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the words with their places; lines without words have one variable."""
+    return [*enumerate(words or (WILDCARD,))]
 
 
 def _plain(message: str) -> str:
