@@ -6,6 +6,7 @@ The text keeps its offsets, line numbers and places, so that citations are those
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
-from itertools import chain, groupby, islice, pairwise
+from itertools import accumulate, chain, groupby, islice, pairwise
 from math import inf
 from time import gmtime, strftime
 
@@ -119,7 +120,7 @@ class Scope:
         """Yield what is chosen of a text. Raises SourceError if that is nothing."""
         tests = self._tests()
         source, skips, last, nothing = -1, 0, 0, True
-        part: tuple[TextBlock, int, int, int] | None = None
+        part: tuple[TextBlock, int, int, int, int] | None = None
         header: list[tuple[Line, int]] = []
         for line, is_header in self._flag(lines_of(blocks)):
             if self.end is not None and line.byte >= self.end:
@@ -138,13 +139,14 @@ class Scope:
                 at = f"line {header[0][0].number}"
                 self.notes = [f"The header of the table, {at}, is read with {self.name}."]
             batch, header = [*header, (line, skips)], []
-            for (block, begin, end), out in ((p, out) for own, out in batch for p in own.pieces):
-                if part is not None and part[0] is block and part[2:] == (begin, out):
-                    part = block, part[1], end, out
+            pieces = ((piece, own, out) for own, out in batch for piece in own.pieces)
+            for (block, begin, end), own, out in pieces:
+                if part is not None and part[0] is block and part[2:4] == (begin, out):
+                    part = block, part[1], end, out, part[4]
                     continue
                 if part is not None:
                     yield part[0].part(*part[1:])
-                part = block, begin, end, out
+                part = block, begin, end, out, own.byte if begin else block.start
         if part is not None:
             yield part[0].part(*part[1:])
         for _ in blocks:  # sizes and digests are those of the whole text
@@ -165,7 +167,9 @@ class Scope:
     def _tests(self) -> list[Keep]:
         tests: list[Keep] = []
         if self.ranges:
-            tests.append(lambda line: any(a <= line.byte < b for a, b in self.ranges))
+            begins, ends = zip(*sorted(self.ranges), strict=True)
+            until = [0, *accumulate(ends, max)]  # of the ranges that have begun
+            tests.append(lambda line: line.byte < until[bisect_right(begins, line.byte)])
         if self.span is not None:
             unit, first, last = self.span
             tests.append(lambda line: first <= (_number(line, unit) or -1) <= last)

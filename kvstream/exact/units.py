@@ -32,6 +32,8 @@ SAMPLE = 20
 """Lines from which the structure of a text is recognized."""
 AT_ONCE = 1 << 20
 """Characters of a unit that are searched at once."""
+LINE = 16
+"""Characters for which a line counts in addition, because an empty one needs memory, too."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
 Begins = Callable[[Line, Line | None], bool]
@@ -180,7 +182,7 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
             _close(unit, words, tally, open=open)
             unit, open, size = [], True, 0
         unit.append(line)
-        size += len(line.text)
+        size += len(line.text) + LINE
         if size > AT_ONCE:
             open = open and not _close(unit, words, tally, open=open and words is not None)
             unit, size = unit[-1:], len(line.text)
@@ -237,7 +239,7 @@ def _count_levels(
                 entries, names = entries + 1, names + (level not in ("", "suspect"))
         if line is not None and size < AT_ONCE:
             unit.append(line)
-            size += len(line.text)
+            size += len(line.text) + LINE
         if line is not None:
             ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
     _close(unit, words, tally, open=level in levels, form=level)

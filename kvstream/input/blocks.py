@@ -75,12 +75,16 @@ class TextBlock:
             return offsets + self.start
         return self.start + utf8_starts(self.text)
 
-    def part(self, begin: int, end: int | None = None, left_out: int | None = None) -> TextBlock:
-        """Return the block of some characters, with the lines that are left out before it."""
+    def part(
+        self, begin: int, end: int | None = None, left_out: int | None = None,
+        start: int | None = None,
+    ) -> TextBlock:  # fmt: skip
+        """Return the block of some characters, with the lines that are left out before it. `start`:
+        the byte at which it begins, if that is known."""
         return replace(
             self,
             text=self.text[begin:end],
-            start=int(self.offsets()[begin]),
+            start=int(self.offsets()[begin]) if start is None else start,
             widths=None if self.widths is None else self.widths[begin:end],
             left_out=self.left_out if left_out is None else left_out,
         )

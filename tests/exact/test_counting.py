@@ -388,6 +388,18 @@ def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     assert path.read_bytes()[found["byte_start"] : found["byte_end"]] == "Zoë".encode()
 
 
+def test_a_unit_of_empty_lines_is_not_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    held: list[int] = []
+    monkeypatch.setattr("kvstream.exact.units.AT_ONCE", 1 << 14)
+    monkeypatch.setattr(
+        "kvstream.exact.units._close", lambda lines, *_, **__: held.append(len(lines)) or False
+    )
+    (tmp_path / "a.txt").write_text("a\n" + "\n" * 9999)
+    sources = open_sources([str(tmp_path / "a.txt")])
+    count_units(sources, sources, "paragraph", None)
+    assert max(held) < 1000
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.txt"
     path.write_text("Anna sees Anna.\nanna\n")

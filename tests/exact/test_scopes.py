@@ -20,6 +20,7 @@ from kvstream.cli.shared.exact_answers import answer_exactly
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact import scopes
 from kvstream.exact.outline import in_english, number_of, outline
+from kvstream.exact.scopes import Scope
 from kvstream.exact.units import count_units
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import lines_of
@@ -758,3 +759,13 @@ def test_a_part_behind_earlier_sources_is_the_same(tmp_path: Path, only: str) ->
     behind.follow_on([SourceRecord("b", 21, "")], ended_line=True)
     assert "".join(block.text for block in behind) == alone
     assert behind.records[1].part == len(alone)
+
+
+def test_many_parts_take_no_time_of_each_other() -> None:
+    text = "12345\n678901234é\n" * 20_000
+    size = len(text.encode())
+    ranges = tuple((at, at + 6) for at in range(0, size, size // 20_000))
+    began = time.process_time()
+    blocks = [*Scope("", ranges=ranges).select(iter([TextBlock(text, 0, 0)]))]
+    assert [(b.text, b.start) for b in blocks] == [("12345\n", begin) for begin, _ in ranges]
+    assert time.process_time() - began < 5  # once it was a minute
