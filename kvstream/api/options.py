@@ -290,7 +290,7 @@ def options_of(request: Request) -> dict[str, Any]:
     """Return the options that memory depends on, with the keys of `MemoryFile.options`."""
     run, rows = request.run, table(RunSettings).items()
     return {
-        "budget": None if run.budget is None else run.budget.tokens,
+        "budget": run.budget and (run.budget.tokens or str(run.budget)),
         "method": run.method,
         "set": dict(run.set),
         "system": request.system,

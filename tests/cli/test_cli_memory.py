@@ -259,6 +259,7 @@ def asked(cli, memory) -> list[str]:
         (["ask", "--memory", "{m}", "book.txt", "Q?"], 2, "takes no sources"),
         (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "takes no sources"),
         (["ask", "--memory", "{m}", "Q?", "--budget", "2k"], 2, "was made with --budget 300"),
+        (["ask", "--memory", "{m}", "Q?", "--budget", "1MB"], 2, "1000000 bytes was given"),
         (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method foresight"),
         (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
         (["ask", "--memory", "{s}", "Q?"], 3, "is not a memory file"),
