@@ -55,6 +55,16 @@ def test_a_memory_has_room_for_the_answers_that_were_asked_for(memory: str) -> N
     assert saving.look(Path(memory)).content.state["sizes"]["answer"] == 6
 
 
+def test_a_model_that_reads_twice_answers_from_its_memory(cli, story, tmp_path) -> None:
+    path, twice = str(tmp_path / "twice.kvs"), ("--skim", "self", "-q", *FEW)
+    assert cli("remember", str(story), "-Q", QUESTION, "-o", path, *twice).code == 0
+    asked = ("ask", "--memory", path, QUESTION, "--json", "-n", "6", "--threads", "1")
+    for more in ((), ("-m", "pocket"), ("--skim", "self")):
+        ran = cli(*asked, *more)
+        assert ran.code == 0, ran.stderr
+        assert json.loads(ran.stdout)["skim"]["pieces"], more
+
+
 def test_a_memory_is_asked_without_the_sources(cli, memory, story) -> None:
     before = Path(memory).read_bytes()
     ran = cli("ask", "--memory", memory, "-Q", QUESTION, "-Q", QUESTION, "--json", "-n", "6")

@@ -95,7 +95,7 @@ def open_memory(path: Path, options: Options, reporter: Teller) -> Memory:
     file = inspect(path)
     _refuse_changes(file, options)
     options = _of_models(str(file.model["name"]), file.answering, file.path, options)
-    if options.skim == NONE:  # a skimming model is loaded in its original form
+    if options.skim in (NONE, api.SELF):  # another scout is loaded in its original form
         options = loaded_as(options, file)
     memory = open_model(options, reporter, fixed=True).recall(file)
     if not options.quiet:
@@ -119,11 +119,11 @@ def tell_of_loading(reporter: Teller, memory: Memory, *files: MemoryFile) -> Non
 
 def _of_models(maker: str, answering: str | None, path: Path, options: Options) -> Options:
     """Return the options with the models of a memory. Raises UsageError for another `--skim`."""
-    skim = options.skim
+    skim, scout = options.skim, api.SELF if answering == maker else maker
     if skim == api.AUTO:  # the model that made the memory can also answer alone
-        alone = answering is None or (options.model_given and options.model == maker)
-        skim = NONE if alone else maker
-    elif skim != NONE and (answering is None or skim != maker):
+        alone = answering is None or (options.model_given and options.model == scout)
+        skim = NONE if alone else scout
+    elif skim != NONE and (answering is None or skim != scout):
         by = f"{maker} for {answering}" if answering else f"{maker} alone"
         raise UsageError(f"{path} was read by {by}; leave --skim {skim} out.")
     options = replace(options, skim=skim)
