@@ -91,10 +91,21 @@ def test_a_count_of_each_has_the_options(cli: Callable[..., Any], tmp_path: Path
     assert answer["receipt"]["options"]["each"] is True
 
 
+def test_a_count_has_its_own_options(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    (text := tmp_path / "a.txt").write_text(TEXT)
+    monkeypatch.setenv("KVSTREAM_MAX_UNPACKED", "1GB")
+    ran = cli("count", str(text), "ada", "--unit", "line", "--only", "line 1", "--json")
+    own = {"unit": "line", "only": "line 1", "json": True, "max_unpacked": 1000**3}
+    assert json.loads(ran.stdout)["receipt"]["options"] == own
+
+
 def test_the_page_of_a_log_has_one(cli: Callable[..., Any], tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("a line without a time\n" + "2026-11-22 03:00:00 INFO up\n" * 9)
-    said = json.loads(cli("summarize", str(log), "--json").stdout)
+    said = json.loads(cli("summarize", str(log), "--as", "log", "--json").stdout)
+    assert said["receipt"]["options"] == {"as": "log", "json": True}
     assert said["receipt"]["input"]["sha256"] == hashlib.sha256(log.read_bytes()).hexdigest()
     assert said["untimed_lines"] == 1
 

@@ -215,7 +215,7 @@ def count(
 
 
 def _with_receipt(record: dict[str, Any], sources: Any, options: Options) -> dict[str, Any]:
-    return {**record, "receipt": receipt(options, sources)} if options.json else record
+    return {**record, "receipt": receipt(sources)} if options.json else record
 
 
 def follow_count(paths: Sequence[str], options: Options) -> int | None:

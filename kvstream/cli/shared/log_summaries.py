@@ -222,7 +222,7 @@ class _Reports:
             record = {
                 **logs.record(log, self._rows or logs.ROWS, news=news),
                 "new_lines": lines - self._lines, "interrupted": interrupted,
-                "warnings": self.warnings, "receipt": receipt(self._options, self._sources),
+                "warnings": self.warnings, "receipt": receipt(self._sources),
             }  # fmt: skip
             if writes:
                 record |= {"paragraph": paragraph, "removed_from_paragraph": removed}

@@ -10,13 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
+
 from kvstream.api.answer import Answer
 from kvstream.api.memory import Memory, checkpoint_tokens
 from kvstream.api.methods import plugins
 from kvstream.api.options import AUTO, Intervals, refuse_beside_skimming, refuse_small
 from kvstream.api.options import with_method as settled_request
 from kvstream.api.source_objects import identity
-from kvstream.cli.options.table import ROWS, Options
+from kvstream.cli.options.command import effective
+from kvstream.cli.options.option import given_options, key_of
+from kvstream.cli.options.table import Options
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import reports
 from kvstream.cli.shared.inputs import check_shards, open_sources, tell_pages
@@ -165,7 +169,7 @@ def _show(
 def answer_writer(stack: ExitStack, output: Sink, options: Options) -> AnswerWriter:
     """Return what writes the answers of a command until `stack` closes."""
     labels = len(options.request.questions) > 1 or options.one_of_several
-    writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin(options))
+    writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin())
     stack.callback(writer.close)
     return writer
 
@@ -262,20 +266,18 @@ def reading_line(memory: Memory) -> str:
     )  # fmt: skip
 
 
-def origin(options: Options) -> dict[str, Any]:
+def origin() -> dict[str, Any]:
     """Return the command line and the options that the user set anywhere, for a receipt."""
-    values = {
-        row.key: jsonable(options.value(name))
-        for name, row in ROWS.items()
-        if name in options.request.choices
-    }
+    ctx, given = click.get_current_context(), given_options()
+    names = {str(o.name): key_of(o) for o in effective(ctx.command) if o.name in given}
+    values = {key: jsonable(ctx.params[name]) for name, key in names.items()}
     line = reports.command_line()
     return {"kvstream": __version__, "command_line": line, "options": values}
 
 
-def receipt(options: Options, sources: Any) -> dict[str, Any]:
+def receipt(sources: Any) -> dict[str, Any]:
     """Return what repeats a run without a model."""
-    return {**origin(options), "input": identity(sources), "notes": list(sources.notes)}
+    return {**origin(), "input": identity(sources), "notes": list(sources.notes)}
 
 
 def quiet_libraries(options: Options) -> None:
