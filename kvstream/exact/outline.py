@@ -12,6 +12,7 @@ from itertools import chain, groupby, pairwise
 
 from kvstream.exact.routing import INNER, OUTER
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
+from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 
@@ -159,7 +160,7 @@ def outline(sources: SourceSet) -> list[Part]:
         marks = sources.bookmarks(source)
         tight = _OF_MARKDOWN.search(sources.names[source]) is not None
         read = partial(_bookmarks, marks=marks) if marks else partial(_headings, tight=tight)
-        pairs += read(lines, ends)
+        pairs += ((part, _light(line)) for part, line in read(lines, ends))
     parts = _parts(pairs, ends)
     pairs = [pair for pair, stays in zip(pairs, _are_no_entries(parts), strict=True) if stays]
     return _parts(pairs, ends)  # the text of an entry belongs to the part before it
@@ -216,6 +217,12 @@ def _bookmarks(
             if heading is not None and heading.number not in ("", *theirs):
                 headings.append((heading, line))
         yield from sorted(headings, key=lambda each: each[0].begin)
+
+
+def _light(line: Line) -> Line:
+    """Return a heading without the text of its block, of which a long text has many."""
+    block = TextBlock("", line.block.start, line.block.source, place=line.block.place)
+    return line._replace(pieces=((block, 0, 0),))
 
 
 def _end(line: Line) -> int:

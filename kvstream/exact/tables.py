@@ -243,11 +243,12 @@ def cell(row: Row, column: int) -> str:
 
 def _names(header: Sequence[str]) -> list[str]:
     """Return the names of columns as a query writes them without quotes, each once."""
-    names: list[str] = []
+    names, taken = list[str](), {*_KEYWORDS}
     for place, name in enumerate(header, 1):
         plain = re.sub(r"\W+", "_", name).strip("_") or "column"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
-        while plain.casefold() in _KEYWORDS.union(map(str.casefold, names)):
+        while plain.casefold() in taken:
             plain = f"{plain}_{place}"
         names.append(plain)
+        taken.add(plain.casefold())
     return names

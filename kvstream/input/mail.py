@@ -26,6 +26,9 @@ LONGEST_LINE = 1 << 20
 """Maximum bytes of a line that are held until it ends."""
 LONGEST_HEADERS = 1 << 18
 """Maximum bytes of the headers of a part that are read."""
+LONGEST_FIELD = 1 << 13
+"""Characters of a type, and of a line of another header that is decoded: Python's parsers of both
+take time that grows with the square."""
 DEEPEST = 50
 """Maximum multiparts in each other. What is deeper is counted as an attachment."""
 SHOWN = ("From", "To", "Cc", "Date", "Subject")
@@ -212,7 +215,11 @@ class Mail:
             text = data.decode()
         except UnicodeDecodeError:
             text = data.decode("cp1252", "replace")
-        return HeaderParser().parsestr(text)
+        headers = HeaderParser().parsestr(text)
+        for name in ("Content-Type", "Content-Disposition"):
+            if len(value := headers.get(name, "")) > LONGEST_FIELD:
+                headers.replace_header(name, value[:LONGEST_FIELD])
+        return headers
 
     def _body(self) -> Iterator[bytes]:
         """Yield the lines up to the next boundary or message."""
@@ -294,7 +301,8 @@ def _is_uuencode(line: bytes) -> bool:
 def _plain(value: str) -> str:
     """Return the value of a header as one line, decoded, without control characters."""
     with suppress(HeaderParseError, LookupError, ValueError):  # else it is shown as it stands
-        value = str(make_header([_in_utf8(*each) for each in decode_header(value)]))
+        if max(map(len, value.splitlines()), default=0) <= LONGEST_FIELD:
+            value = str(make_header([_in_utf8(*each) for each in decode_header(value)]))
     value = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", value)
     return " ".join(value.encode("utf-8", "replace").decode().split())
 

@@ -103,8 +103,7 @@ class Table:
         if self.delimiter is None:
             raise NotReadError("The text is no table.")
         if self.delimiter == "json":
-            for line in sample:
-                self.header += [key for key in _object(line) or {} if key not in self.header]
+            self.header = [*dict.fromkeys(chain.from_iterable(_object(t) or {} for t in sample))]
         else:
             rows = [row for row in _rows_in(sample, self.delimiter) if any(map(str.strip, row))]
             self.above = _above(rows)

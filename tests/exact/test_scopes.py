@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -769,3 +770,15 @@ def test_many_parts_take_no_time_of_each_other() -> None:
     blocks = [*Scope("", ranges=ranges).select(iter([TextBlock(text, 0, 0)]))]
     assert [(b.text, b.start) for b in blocks] == [("12345\n", begin) for begin, _ in ranges]
     assert time.process_time() - began < 5  # once it was a minute
+
+
+def test_an_outline_does_not_hold_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("".join(f"# {i}\n\n{'some words ' * 6000}\n\n" for i in range(100)))
+    sources = open_sources([str(path)])
+    tracemalloc.start()
+    try:
+        assert len(outline(sources)) == 100
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size // 2
+    finally:
+        tracemalloc.stop()
