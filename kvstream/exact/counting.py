@@ -229,12 +229,10 @@ class _Search:
                 tally.forms[form] += count
         starts = np.array([at for at, _ in window.blocks])
         blocks = np.searchsorted(starts, matches[:, 0], side="right") - 1
-        bytes = np.concatenate(
-            [
-                window.blocks[at][1].offsets()[matches[blocks == at, 0] - starts[at]]
-                for at in np.unique(blocks)
-            ]
-        )
+        own, first = np.unique(blocks, return_index=True)
+        chars = np.split(matches[:, 0] - starts[blocks], first[1:])
+        pairs = zip(own, chars, strict=True)
+        bytes = np.concatenate([window.blocks[at][1].offsets()[each] for at, each in pairs])
         tally.mark(bytes)
         if tally.edges:
             sections = np.searchsorted(tally.edges, bytes, side="right")

@@ -32,7 +32,7 @@ take time that grows with the square."""
 DEEPEST = 50
 """Maximum multiparts in each other. What is deeper is counted as an attachment."""
 SHOWN = ("From", "To", "Cc", "Date", "Subject")
-_BEGIN = re.compile(rb"From .*\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.* \d{4}")
+_BEGIN = re.compile(rb"From .{,400}\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.{,40} \d{4}")
 """The line before a message in an mbox: sender and date."""
 _NAMED = re.compile(rb"[!-9;-~]+:|>From ")
 """A header, which follows this line."""
@@ -189,7 +189,8 @@ class Mail:
                     yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4))
                     rest = b""
             elif encoding == "quoted-printable":
-                yield binascii.a2b_qp(re.sub(rb"[ \t]+(\r?\n)$", rb"\1", line))
+                own = line.rstrip(b"\r\n")
+                yield binascii.a2b_qp(own.rstrip(b" \t") + line[len(own) :])
             elif encoding in _UUENCODED:
                 yield _of_uuencode(line)
             elif (match := _BEGUN.match(line)) and _is_uuencode(self._line):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,12 @@ def blocks(text: str, size: int) -> Iterator[TextBlock]:
         piece = text[begin : begin + size]
         yield TextBlock(piece, byte, 0)
         byte += len(piece.encode())
+
+
+def test_many_small_blocks_take_no_time_of_each_other() -> None:
+    began = time.process_time()
+    assert count_words(blocks("Anna\n" * 50_000, 5), Words("Anna")).count == 50_000
+    assert time.process_time() - began < 10  # it was half a minute
 
 
 @pytest.mark.parametrize("window", [300, 1 << 20])
