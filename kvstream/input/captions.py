@@ -23,7 +23,7 @@ FLASH = 0.2
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 TIMES = re.compile(rf"\s*{_TIME}(?:[ \t]*--+>[ \t]*|,){_TIME}(?!\S)")
 _NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?!\S)")
-_SPEAKER = re.compile(r"<v[^\s>]*\s+([^>]+)>")
+_SPEAKER = re.compile(r"<v[^\s<>]*+\s++([^<>]++)>")
 _TAG = re.compile(r"<rt>[^<]*</rt>|</?[A-Za-z][^<>]*>|<[\d:.]+>|</?>|\{\\[^{}]*\}")
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u9fff"
 _GROWS = re.compile(f"(?<=[{_UNSPACED}])[{_UNSPACED}\uff0c\u3001]")

@@ -179,6 +179,12 @@ def test_a_line_without_an_end_takes_no_minute(tmp_path: Path, header: str) -> N
     assert time.process_time() - began < 3  # a quarter of what is read once took 4 to 10 s
 
 
+def test_a_cue_of_tags_without_ends_takes_no_minute(tmp_path: Path) -> None:
+    began = time.process_time()
+    text_of(tmp_path, "a.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "<v a" * 20_000)
+    assert time.process_time() - began < 3
+
+
 def test_a_mail_of_many_parts_is_read_once(tmp_path: Path) -> None:
     message = made(html="<p>It sails at <b>nine</b>.</p>", files=["a.png", "bå.png"])
     sources = opened(tmp_path, "a.eml", message.as_bytes())
