@@ -129,7 +129,8 @@ def test_a_file_with_the_name_of_a_log_that_looks_like_none_is_told(
         assert "look like a log" not in cli("summarize", odd, *options).stderr
     (tmp_path / "text.txt").write_text("The first line.\nThe second line.\n")
     assert "look like a log" not in cli("summarize", str(tmp_path / "text.txt")).stderr
-    assert "a model reads this text; leave --width out" in cli("summarize", odd, "--width", "90").stderr
+    told = cli("summarize", odd, "--width", "90").stderr
+    assert "a model reads this text; leave --width out" in told
 
 
 @pytest.mark.parametrize(
