@@ -130,7 +130,7 @@ def test_a_file_with_the_name_of_a_log_that_looks_like_none_is_told(
     (tmp_path / "text.txt").write_text("The first line.\nThe second line.\n")
     assert "look like a log" not in cli("summarize", str(tmp_path / "text.txt")).stderr
     told = cli("summarize", odd, "--width", "90").stderr
-    assert "a model reads this text; leave --width out" in told
+    assert "--width has no effect, because a model reads this text" in told
 
 
 @pytest.mark.parametrize(

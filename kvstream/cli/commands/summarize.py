@@ -50,8 +50,8 @@ def command(sources: tuple[str, ...], kind: str, width: int | None, options: Opt
         return log_summaries.summarize(paths, options, width=width)
     if width is not None:
         raise click.UsageError(
-            "--width is for the page of a log, and a model reads this text; leave --width out, or "
-            "take the text for a log with --as log."
+            "--width has no effect, because a model reads this text; leave it out, or take the "
+            "text for a log with --as log."
         )
     if options.each:
         from kvstream.cli.shared.each import read_each
