@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, groupby, islice, pairwise
+from itertools import accumulate, chain, groupby, islice, pairwise
 from pathlib import PurePath
 
 from kvstream.errors import SourceError
@@ -293,14 +294,16 @@ def _count_code(
     lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
     code = "".join(
         re.sub(r"[^\n]", " ", value) if kind in Comment or kind in String else value
-        for kind, value in lexer.get_tokens(text)
+        for kind, value in lexer.get_tokens(text.replace("\r\n", " \n"))  # else it is shortened
     )
     pattern = r"^[ \t]*(?:\w+[ \t]+)*class[ \t]+\w+" if unit == "class" else pattern
     starts = [at.start() for at in re.finditer(pattern or "", code, re.MULTILINE)]
+    ends = [*accumulate(len(line.text) for line in every)]
     for begin, end in pairwise([*starts, len(text)]):
         match = words.pattern.search(text, begin, end) if words else None
         if words is None or match:
-            _add(tally, [every[text.count("\n", 0, begin)]], form=match[0] if match else "")
+            line = every[bisect_right(ends, begin)]
+            _add(tally, [line], form=match[0] if match else "")
     return True
 
 

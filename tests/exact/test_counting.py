@@ -383,6 +383,18 @@ def test_the_structure_of_a_part_is_that_of_the_whole(tmp_path: Path) -> None:
         assert record["count"] == count
 
 
+def test_functions_behind_line_ends_of_windows_and_a_very_long_line(tmp_path: Path) -> None:
+    bodies = "".join(
+        f"def f{n}():\r\n    pass\r\n    {'pass' * (n % 2)}Anna()\r\n" for n in range(99)
+    )
+    (tmp_path / "a.py").write_bytes(f"x = '{'a' * 2_200_000}'\r\n{bodies}".encode())
+    sources = open_sources([str(tmp_path / "a.py")])
+    tally = count_units(sources, sources, "function", Words("Anna"), 99)
+    assert tally is not None
+    assert tally.count == 50
+    assert [place.line for place in tally.places] == [*range(2, 299, 6)]
+
+
 def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     """A line may be in several blocks, and a letter may have several bytes."""
     path = tmp_path / "a.txt"
