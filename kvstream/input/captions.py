@@ -168,6 +168,8 @@ class _Element:
     """Whether its elements are shown one after the other."""
     last: float = 0.0
     """When the next of them begins, in that case."""
+    spoken: bool = False
+    """Whether it is a paragraph, or in one."""
 
 
 class TimedText:
@@ -211,7 +213,8 @@ class TimedText:
         begin = (parent.last if parent.in_turn else parent.begin) + self._seconds(pairs, "begin", 0)
         end = parent.begin + self._seconds(pairs, "end", inf)
         end = min(end, begin + self._seconds(pairs, "dur", inf), parent.end)
-        self._open.append(_Element(name, begin, end, pairs.get("timeContainer") == "seq", begin))
+        in_turn, spoken = pairs.get("timeContainer") == "seq", parent.spoken or name == "p"
+        self._open.append(_Element(name, begin, end, in_turn, begin, spoken))
         if name == "br":
             self._lines.append("")
         elif name == "p" or (name == "span" and "begin" in pairs):
@@ -231,7 +234,7 @@ class TimedText:
         if self._open[-1].name == "name" and self._agent:
             name = self._speakers.get(self._agent, "")
             self._speakers[self._agent] = " ".join(f"{name}{text}".split())[:LONGEST_NAME]
-        if any(each.name == "p" for each in self._open) and self._open[-1].name in _TIMED:
+        if self._open[-1].spoken and self._open[-1].name in _TIMED:
             self._lines[-1] += text.replace("\n", " ")
             if len(self._lines[-1]) > LONGEST:  # cut it between words
                 self._lines[-1], space, rest = self._lines[-1].rpartition(" ")

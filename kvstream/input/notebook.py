@@ -42,6 +42,8 @@ _FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#{1,6})[ \t]+(\S.*)", re.MULTILINE)
 _NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
 """What Python writes beside JSON."""
+_LONG_NUMBER = re.compile(r"\d{100,}")
+"""Digits that no text has. More than Python converts to an integer crash ijson."""
 _BEGUN = re.compile(r"[-A-Za-z]{1,9}\Z")
 _TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
 
@@ -213,7 +215,8 @@ def _with_short_strings(read: Read) -> Iterator[bytes]:
             elif length < 0:
                 start = None if ended else _BEGUN.search(token)
                 rest = start[0] if start else ""
-                short.append(_NO_NUMBER.sub("null", token[: len(token) - len(rest)]))
+                token = _NO_NUMBER.sub("null", token[: len(token) - len(rest)])
+                short.append(_LONG_NUMBER.sub("1", token))
             else:
                 room = max(LONGEST_STRING - length, 0)
                 length += len(token)

@@ -185,6 +185,21 @@ def test_a_cue_of_tags_without_ends_takes_no_minute(tmp_path: Path) -> None:
     assert time.process_time() - began < 3
 
 
+def test_open_elements_of_captions_take_no_time_of_each_other(tmp_path: Path) -> None:
+    began = time.process_time()
+    body = "<div>a" * 20_000 + "<p begin='1s'>Yes</p>" + "</div>" * 20_000
+    text = text_of(tmp_path, "a.ttml", f"<tt xmlns='http://www.w3.org/ns/ttml'>{body}</tt>")
+    assert text == "Yes\n"
+    assert time.process_time() - began < 3
+
+
+def test_a_number_of_a_notebook_may_have_any_length(tmp_path: Path) -> None:
+    for number in ("1" * 5000, "-0." + "1" * 99_000, "1" * 200_000):
+        cell = f'{{"cell_type": "markdown", "metadata": {{"x": {number}}}, "source": "Yes"}}'
+        text = text_of(tmp_path, "a.ipynb", f'{{"cells": [{cell}], "nbformat": 4}}')
+        assert text.strip() == "Yes"  # ijson crashed
+
+
 def test_a_mail_of_many_parts_is_read_once(tmp_path: Path) -> None:
     message = made(html="<p>It sails at <b>nine</b>.</p>", files=["a.png", "bå.png"])
     sources = opened(tmp_path, "a.eml", message.as_bytes())
