@@ -42,7 +42,7 @@ class TableQuestions:
             columns = Columns.of(table, whole=whole)
             self._unread += [table.failure] if table.failure else []
             writer = QueryWriter(columns, write) if write and table.whole else None
-            for question in questions:
+            for question in (q for q in questions if len(self._tables.get(q, ())) < 2):
                 query = queries.get(question) or plain_query(question, columns)
                 if query is None and writer is not None:
                     query = writer.query_of(question)
@@ -50,6 +50,8 @@ class TableQuestions:
                 if query is not None:
                     self.queries[question] = query
                     self._tables.setdefault(question, []).append((table, columns))
+            if all(len(self._tables.get(question, ())) > 1 for question in questions):
+                break  # no other table makes it one
         if self.header is None:
             raise NotReadError("The text has no table.")
         for question, fitting in self._tables.items():

@@ -53,6 +53,13 @@ def test_many_columns_take_no_time_of_each_other() -> None:
     assert time.process_time() - began < 5  # it was a minute
 
 
+def test_not_all_tables_of_a_text_are_held() -> None:
+    text = "Text.\n\n| name | price |\n|---|---|\n| a | 1 |\n\n" * 9
+    questions = TableQuestions(blocks(text, 99), ["a.md"], ["What is the sum of price?"])
+    assert [len(own) for own in questions._tables.values()] == [2]
+    assert not questions.queries
+
+
 def best(function: str, column: str, show: str = "", where: str = "") -> str:
     """Return the query for the rows with the largest or smallest figure."""
     both, own = (f" AND {where}", f" WHERE {where}") if where else ("", "")
