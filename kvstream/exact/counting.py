@@ -6,6 +6,7 @@ histogram of fixed size, whose bins double as the text grows, has the places of 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
@@ -94,7 +95,7 @@ class Tally:
 
     def within(self, begin: int, end: int) -> int:
         """Return the number of places between two edges."""
-        first, last = (1 + self.edges.index(edge) for edge in (begin, end))
+        first, last = (1 + bisect_left(self.edges, edge) for edge in (begin, end))
         return int(self.between[first:last].sum()) if self.count else 0
 
     def mark(self, bytes: np.ndarray) -> None:

@@ -51,6 +51,16 @@ def blocks(text: str, size: int) -> Iterator[TextBlock]:
         byte += len(piece.encode())
 
 
+def test_counts_of_many_chapters_take_no_time_of_each_other() -> None:
+    edges = range(0, 400_000, 10)
+    tally = count_words(
+        blocks("Anna saw\n\n" * 40_000, 9999), Words("Anna"), tally=Tally(edges=[*edges])
+    )
+    began = time.process_time()
+    assert all(tally.within(edge, edge + 10) == 1 for edge in edges[:-1])
+    assert time.process_time() - began < 5  # it was half a minute
+
+
 def test_many_small_blocks_take_no_time_of_each_other() -> None:
     began = time.process_time()
     assert count_words(blocks("Anna\n" * 50_000, 5), Words("Anna")).count == 50_000
