@@ -192,6 +192,11 @@ def run(arguments: Sequence[str], command: click.Command = cli) -> int:
             )  # fmt: skip
         if isinstance(error, OSError) and error.errno in FULL:
             return _report(f"Could not write the output: {error.strerror}.", 1, verbose)
+        if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+            return _report(
+                "No folder for temporary files can be written to (is the disk full?); set TMPDIR.",
+                1, verbose
+            )  # fmt: skip
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise
         if type(error).__name__ == "PanicException":  # of Rust, not an Exception

@@ -47,7 +47,7 @@ _TOTAL = re.compile(
 )
 """The first cell of a last row that has the sums of the others."""
 _MARKED = re.compile(r"(\*\*|__|[*_`])(.+)\1")
-_LINK = re.compile(r"\[([^\]]*)\]\([^()\s]*\)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
 VALUE = re.compile(r"-?(?![12]\d{3}$)\d+(?:[.,]\d+)*|\d{4}-\d\d-\d\d.*")
 """What is hardly the name of a column: a number that is no year, or a date."""
 LONGEST_ROW = 10_000

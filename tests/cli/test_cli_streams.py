@@ -406,6 +406,7 @@ def test_stats_are_one_line_an_event(cli, fake_session, book, tmp_path) -> None:
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 5, "--budget"),
         (KeyboardInterrupt(), 130, "Interrupted"),
         (ValueError("a bug"), 1, "Unexpected ValueError: a bug"),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), 1, "set TMPDIR"),
     ],
 )
 def test_failures_end_with_a_message_and_a_code(cli, fake_session, book, error, code, says) -> None:
