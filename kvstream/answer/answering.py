@@ -93,25 +93,25 @@ def answer(
         warnings.append(broken_apart("question", sequences))
         yield Notice(warnings[-1])
     ordinals, in_part = memory.reader.retained().numpy(), memory.partial
-    text = _extract(memory, passages) if extract else None
-    if text is not None and text.message:
-        yield Notice(text.message, note=True)
+    body = _extract(memory, passages) if extract else None
+    if body is not None and body.message:
+        yield Notice(body.message, note=True)
     yield AnswerStarted(question, number, partial(positions.snapshot, memory))
     began = time.perf_counter()
-    if text is not None:
-        yield AnswerToken(text.text, memory.reader.cache.size)
+    if body is not None:
+        yield AnswerToken(body.text, memory.reader.cache.size)
     else:
         how = {"may_compress": last, "final": last and not stays}
-        text = yield from _write(memory, question, tail, StopStrings(stop), hide=strict, **how)
-        warnings += [text.message] * bool(text.message)
+        body = yield from _write(memory, question, tail, StopStrings(stop), hide=strict, **how)
+        warnings += [body.message] * bool(body.message)
     result = _result(
-        memory, ordinals, text.basis, question=question, answer=text.text.strip(),
-        generated=text.length, stopped=text.stopped, answer_s=time.perf_counter() - began,
-        warnings=(*memory.warnings, *warnings), narrowed=text.narrowed, partial=in_part,
+        memory, ordinals, body.basis, question=question, answer=body.text.strip(),
+        generated=body.length, stopped=body.stopped, answer_s=time.perf_counter() - began,
+        warnings=(*memory.warnings, *warnings), narrowed=body.narrowed, partial=in_part,
     )  # fmt: skip
     # No support is measured for an extract, or for a summary, which rests on the whole text.
     if extract:
-        notes = [*memory.trace.notes, *text.notes]
+        notes = [*memory.trace.notes, *body.notes]
         result = replace(result, receipt={**(result.receipt or {}), "notes": notes})
     elif memory.prompt.task != "ask":
         size = len(result.answer.split())
@@ -120,12 +120,12 @@ def answer(
     elif abstains(result.answer):
         result = with_remedy(result, memory.reader.model.trained_length)
     else:
-        support = _support(memory, result, text.basis)
+        support = _support(memory, result, body.basis)
         result = with_support(_with_versions(memory, result), support, withhold=strict)
     if strict and not extract:
         yield AnswerToken(result.answer, memory.reader.cache.size)
     yield Answered(result)
-    return text.basis
+    return body.basis
 
 
 @dataclass(frozen=True)

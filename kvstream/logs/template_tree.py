@@ -222,7 +222,7 @@ class TemplateTree:
         """Return the most similar group, the oldest of equals; None if no group is similar."""
         own = ({(at, word), (at, WILDCARD)} for at, word in _places(words))
         having = [[self._groups.get((path, place), {}) for place in places] for places in own]
-        # A similar group has equal words in one of any that are so many: in those of fewest groups.
+        # Of any `most` places, a similar group has the word of one: take those with few groups.
         having.sort(key=lambda some: sum(map(len, some)))
         most = int((1 - SIMILARITY) * len(words)) + 1
         near = dict(chain.from_iterable(g.items() for some in having[:most] for g in some))

@@ -169,7 +169,7 @@ class _Division:
 
     messages: Sequence[Message]
     pieces: list[Text]
-    """Texts to read, to which those of the messages come."""
+    """Texts to read; `turns` adds those of the messages."""
     own: str | None
     """The question of the request's own field."""
     system: str
