@@ -122,7 +122,7 @@ class RowDatabase:
         `zero`: a figure of 0 is an answer.
         """
         wrong = (name for name, count in zip(self.columns.names, self.wrong, strict=True) if count)
-        listed = _FIGURE.sub("", sql.split(" FROM ")[0])
+        listed = _FIGURE.sub("", _parts(sql)[0])
         for name in wrong:
             shown = re.search(rf"(?i)\b{name}\b", listed) and f"{name} = (SELECT" not in sql
             if shown or f" {name} IS NULL" in sql:
@@ -143,7 +143,7 @@ class RowDatabase:
         if len({*rows}) == 1 and _EXTREME.search(sql):  # one figure, of one row or several
             lines = [*lines[:1], *(each["text"] for each in places if each["text"] not in lines)]
             lines += [f"and {len(rows) - len(places):,} more"] * (len(rows) > len(places))
-        elif len(rows) == 1 and len(places) == 1 and "WHERE" not in sql.upper().split(" FROM ")[0]:
+        elif len(rows) == 1 and len(places) == 1 and "WHERE" not in _parts(sql)[0].upper():
             lines += [places[0]["text"]] * (places[0]["text"] not in lines)
         lines += ["and more"] * (len(rows) > MOST_ROWS)
         value = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
@@ -211,7 +211,8 @@ class RowDatabase:
         upper = sql.translate(_UPPER)
         if " GROUP BY " in upper or upper.startswith("SELECT DISTINCT") or " FROM T" not in upper:
             return
-        select, behind = upper.split(" FROM ", 1)[0], sql[upper.index(" FROM ") :]
+        select, behind = _parts(sql)
+        select = select.upper()
         if len(re.findall(r"\bM(?:IN|AX)\(", select)) > 1:
             return  # of several rows
         whole = re.search(r"\b(?:COUNT|SUM|TOTAL|AVG|MEDIAN)\(", select)
@@ -223,6 +224,15 @@ class RowDatabase:
             text = shortened(" | ".join(f"{name}: {each.strip()}" for name, each in pairs), ROW)
             name = self.table.names[source]
             yield {"source": name, "line_start": line, "line_end": last, "text": text}
+
+
+def _parts(sql: str) -> tuple[str, str]:
+    """Return what a query selects, with the queries in it, and all behind."""
+    outer, count = sql.translate(_UPPER), 1
+    while count:
+        outer, count = re.subn(r"\([^()]*\)", lambda match: "_" * len(match[0]), outer)
+    at = outer.find(" FROM ") % (len(sql) + 1)
+    return sql[:at], sql[at:]
 
 
 def _create(base: sqlite3.Connection, columns: Columns) -> None:

@@ -27,8 +27,14 @@ LONGEST_VALUE = 100
 NOTHING = frozenset(("", "-", "–", "n/a", "na", "nan", "null", "none", "#n/a"))
 """Cells without a number."""
 _SPACES = "'’ \u00a0\u202f"
-_SIGNS = "[$€£¥₹₽₩₺₫₪₴%‰]|[A-Z]{3}"
-_UNIT = re.compile(rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS})?")
+_SIGNS = (
+    "[$€£¥₹₽₩₺₫₪₴%‰]|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|MYR|NOK|NZD"
+    "|PHP|PLN|RON|RUB|SEK|SGD|THB|TRY|TWD|UAH|USD|ZAR"
+)
+"""What may stand before a number; other letters make a name: RTR-05."""
+_UNIT = re.compile(
+    rf"({_SIGNS})?\s*([+-]?[\d.,{_SPACES}]*\d(?:[eE][+-]?\d{{1,2}})?)\s*({_SIGNS}|[A-Z]{{3}})?"
+)
 """A sign or code before or behind a number."""
 _OUTER_SIGN = re.compile(rf"^([+-])\s*({_SIGNS})\s*")
 _NUMBER = (

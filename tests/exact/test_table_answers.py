@@ -312,6 +312,13 @@ def test_words_behind_a_value_that_is_not_known() -> None:
         assert plain_query(f"How many rows where town is Oslo {behind}?", rows) is None
 
 
+def test_a_query_within_what_is_selected() -> None:
+    share = "SELECT 100.0 * SUM(n) / (SELECT SUM(n) FROM t) FROM t WHERE k = 'b'"
+    found = computed("k,n\na,6\nb,3\nb,1\n", share)
+    assert found["answer"] == "40"
+    assert [cited["line_start"] for cited in found["citations"]] == [3, 4]
+
+
 def test_figures_that_were_wrong() -> None:
     big = 2**63 - 1
     text = f"größe,n,day\nß,{big},2024-01-05\nb,x,late\n\u00df,{big},\nc,5e-40,2024-02-01\n"
@@ -439,6 +446,7 @@ def test_how_numbers_are_written() -> None:
          ["-5.50", "-1200.00", "2", "-3", "-4", "-5", "None", "None"]),
         (["€ 12", "-3 USD", "+4", "1e3", "(5)", "1 234", "12 kg", "2024-01-02", "1,23,4", "."],
          ["12", "-3", "4", "1E+3", "None", "1234", "None", "None", "None", "None"]),
+        (["RTR-05", "USD-05", "ABC12", "5 GWH"], ["None", "-5", "None", "5"]),
     ):  # fmt: skip
         numbers = Numbers.of(column)
         assert [str(numbers.parse(text)) for text in column] == expected
