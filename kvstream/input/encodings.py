@@ -96,8 +96,10 @@ def by_mark(head: bytes) -> str | None:
     if encoding is None and len(head) >= FEW and b"\0" in head:
         for name, first in (("utf-16-le", 0), ("utf-16-be", 1)):
             signs, others = head[first:8192:2], head[1 - first : 8192 : 2]
+            if others.count(0) * 10 < len(others) * 9 or signs.count(0) * 10 > len(signs):
+                continue  # known at once, as holes in logs are long
             of_ascii = bytes(a for a, b in zip(signs, others, strict=False) if not b)
-            if len(of_ascii) * 10 >= len(others) * 9 and not _UNPRINTED.search(of_ascii):
+            if not _UNPRINTED.search(of_ascii):
                 return name
     return encoding
 

@@ -26,6 +26,9 @@ LONGEST_HEADING = 200
 _DROPPED = frozenset([
     "script", "style", "template", "noscript", "head", "svg", "annotation", "annotation-xml",
 ])  # fmt: skip
+_SHOWN = frozenset(["text", "foreignobject"])
+"""What of a drawing (SVG) is text. Its other elements are dropped."""
+_STRUCK = frozenset(["del", "s", "strike"])
 _READINGS = frozenset(["rt", "rp"])
 """How the characters of a `ruby` are pronounced. They would divide its word."""
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
@@ -34,7 +37,7 @@ _BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "caption", "center", "dd", "details", "dialog",
     "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4",
     "h5", "h6", "header", "hgroup", "hr", "legend", "li", "main", "menu", "nav", "ol", "option",
-    "p", "pre", "section", "summary", "table", "td", "th", "tr", "ul",
+    "p", "pre", "section", "shown", "summary", "table", "td", "th", "tr", "ul",
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
@@ -132,6 +135,8 @@ class _Page:
         self._math: list[list[str]] = []
         """The signs before the next parts of each open element of MathML."""
         self._sign = ""
+        self._struck = False
+        """Whether struck text is just before."""
         self._in_head = False
         self._navigation = 0
         """Number of open lists of links."""
@@ -145,6 +150,8 @@ class _Page:
         if tag not in _TABLES and (role := attributes.get("role")):
             level = count_of(attributes.get("aria-level", "2"))
             tag = f"h{level}" if role == "heading" else _ROLES.get(role, tag)
+        if self._drops and tag in _SHOWN and "svg" in self.open:
+            self._drops, tag = self._drops - 1, "shown"
         self.open.append(tag)
         if tag in _DROPPED:
             self._drops += 1
@@ -175,6 +182,8 @@ class _Page:
             self.lines.end_line()
         elif tag == "br":
             self.lines.add("\n")
+        elif tag == "tspan" and "x" in attributes:  # another line of a label
+            self.lines.add(" ")
         if is_heading:
             self._heading, self._alt = [], ""
         elif tag == "img":
@@ -187,8 +196,10 @@ class _Page:
     def end(self, _: str) -> None:
         tag = self.open.pop()
         if self._drops:
-            self._drops -= tag in _DROPPED
+            self._drops += (tag == "shown") - (tag in _DROPPED)
             return
+        self._drops += tag == "shown"
+        self._struck = self._struck or tag in _STRUCK
         if tag in _READINGS or tag == "ruby":
             self._reading = False
         elif tag in ("sup", "a"):
@@ -250,6 +261,9 @@ class _Page:
             text = begins.sub(lambda match: INDENT * len(match[0].expandtabs(4)), text)
         else:
             text = _SPACE.sub(" ", text)
+        if self._struck and text[:1] not in " .,;:!?)":  # the text in its place: two values
+            text = f" {text}"
+        self._struck = False
         if self._raised and EXPONENT.match(text):  # of a note or a power, and not of 1st
             text = f"^{text.lstrip()}"
         if self._sign and not text.isspace():

@@ -81,7 +81,7 @@ def test_the_json_of_a_log_has_the_warnings_about_its_sources(cli, log) -> None:
     assert "is not UTF-8" in warning
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda log: bytes(100_000) + log])
 def test_a_log_from_a_pipe_is_read_whole(pack) -> None:
     ran = kvstream("summarize", "--json", stdin=pack(lines(1).encode()))
     assert json.loads(ran.stdout)["lines"] == 20

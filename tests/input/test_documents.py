@@ -481,6 +481,16 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
         ('</p><h2><img alt="Part  I"></h2><h2>Two<img alt="x"></h2>', "Part I\n\nTwo"),
         ("<x:b>light</x:b><x:b>house</x:b></p><x:p>dark</x:p>", "lighthouse\n\ndark"),
         ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),
+        (
+            "<del>$100</del><ins>$90</ins> <s>7</s>, <strike><b>5</b></strike><i>6</i>",
+            "$100 $90 7, 5 6",
+        ),
+        (
+            "A <svg><style>x</style><title>x</title><g><text>Gull</text><text><tspan x=0>to</tspan>"
+            "<tspan x=0>sea</tspan></text><foreignObject><div>ship</div></foreignObject></g></svg>B"
+            " <svg><path/></svg>C<template><svg><text>x</text></svg></template>",
+            "A\nGull\nto sea\nship\nB C",
+        ),
     ],
 )
 def test_words_of_a_page_are_whole(tmp_path: Path, markup: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,14 @@ def test_each_line_may_have_a_nul() -> None:
     for data in (b"\0one\n\0two\n", b"one\0\ntwo\0\n", b"o\0ne\nt\0wo\n", b"one\r\0\ntwo\r\n"):
         assert read(data, 4)[0].replace("\r", "") == "one\ntwo\n"
     assert "2 NULs skipped" in read(b"\0one\n\0two\n", 4)[2][0]
+
+
+def test_a_long_hole_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(bytes(20_000_000) + b"2025-01-01 10:00:00 ERROR one\n")
+    began = time.process_time()
+    assert "one" in "".join(block.text for block in open_sources([str(path)]))
+    assert time.process_time() - began < 5  # 1; it was 15
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -97,7 +97,7 @@ class InterruptibleInput(io.RawIOBase):
     read is restarted after a signal. While ``due`` returns true, it returns None for an idle pipe.
     """
 
-    begun: ClassVar[dict[object, tuple[int, bytes]]] = {}
+    begun: ClassVar[dict[object, tuple[int, memoryview]]] = {}
     """Descriptor and data of `put_back`, by path, or by the object of standard input."""
 
     ends_on_interrupt = True
@@ -113,7 +113,7 @@ class InterruptibleInput(io.RawIOBase):
         # Open without blocking: the writer of a named pipe may never come.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
         self._place = sys.stdin if path is None else str(path)
-        self._ahead = b""
+        self._ahead: bytes | memoryview = b""
         if self._place in self.begun:
             self.descriptor, self._ahead = self.begun.pop(self._place)
         elif path is None:
@@ -146,11 +146,11 @@ class InterruptibleInput(io.RawIOBase):
                 return None
         return 0
 
-    def put_back(self, data: bytes) -> None:
+    def put_back(self, data: bytes | bytearray) -> None:
         """Leave the input to the next reader, who begins with `data`, which was read here."""
         # If a named pipe is closed before that, its writer fails.
         descriptor = os.dup(self.descriptor) if self._own else self.descriptor
-        self.begun[self._place] = descriptor, data
+        self.begun[self._place] = descriptor, memoryview(data)  # taken away piece by piece
 
     def close(self) -> None:
         if self._own and not self.closed:

@@ -36,6 +36,8 @@ HEAD = 64 * 1024
 """Characters (bytes for standard input) used to recognize a log."""
 NARROWEST = 40
 """Minimum width of a page in columns."""
+LONGEST_HOLE = 64 * 1024**2
+"""Maximum NULs at the beginning of a pipe that are held to recognize the log behind them."""
 ENOUGH = 4
 """Number of lines of a slow pipe that are enough to recognize it."""
 BARS = 120
@@ -335,8 +337,11 @@ def _head(source: str | source_objects.Source, *, plain: bool) -> str:
 
 
 def head_of_pipe(path: Path | None, *, plain: bool) -> str:
-    """Return the first characters of a pipe (None: stdin), which its next reader also gets."""
-    data, last = b"", time.monotonic()
+    """Return the first characters of a pipe (None: stdin), which its next reader also gets.
+
+    A hole of up to LONGEST_HOLE bytes at the beginning does not count.
+    """
+    data, hole, last = bytearray(), 0, time.monotonic()
 
     def clear() -> bool:
         """Return whether an idle pipe has given enough lines to recognize a log."""
@@ -344,11 +349,14 @@ def head_of_pipe(path: Path | None, *, plain: bool) -> str:
         return idle and logs.looks_like_log(data.decode("utf-8", "replace").splitlines())
 
     source = InterruptibleInput(lambda: False, due=clear, path=path)
-    while len(data) < HEAD and data.count(b"\n") < ENOUGH:
-        piece = source.read(HEAD - len(data))
+    while len(data) - hole < HEAD and data.count(b"\n", hole) < ENOUGH and hole < LONGEST_HOLE:
+        piece = source.read(HEAD)
         if not piece:
             break
-        data, last = data + piece, time.monotonic()
+        if hole == len(data):
+            hole += len(piece) - len(piece.lstrip(b"\0"))
+        data += piece
+        last = time.monotonic()
     source.put_back(data)
     with suppress(KvstreamError):  # a part of a packed file
         return _head(source_objects.Source(io.BytesIO(data), "-"), plain=plain)
