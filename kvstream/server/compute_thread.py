@@ -71,7 +71,7 @@ class Worker:
             waited = self._left_queue(job)
             self._change.notify()
         if waited:
-            self._count(job, count)
+            self._count(job, count, "timeout" if count == "failed" else "")
 
     def _left_queue(self, job: Job) -> bool:
         with self._change:

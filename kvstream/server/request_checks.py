@@ -113,8 +113,8 @@ class Guard:
     async def _read(self, headers: Headers, receive: Receive, body: bytearray) -> None:
         """Read the body into `body` and count its bytes."""
         length = headers.get("content-length", "0")
-        if length.isdecimal() and len(length) < 20:
-            self._check_size(int(length), 0)
+        if length.isdecimal():
+            self._check_size(int(length[:20]), 0)
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while True:

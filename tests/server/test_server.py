@@ -659,6 +659,13 @@ def test_a_client_whose_headers_are_too_long_can_read_why_it_is_refused(server) 
         assert all_of(client).startswith(b"HTTP/1.1 431 ")
 
 
+def test_a_body_of_any_announced_size_is_refused_at_once(server) -> None:
+    host, port = server.server.socket.getsockname()[:2]
+    with socket.create_connection((host, port), 30) as client:
+        client.sendall(chat(10**20 - 1))
+        assert client.recv(16).startswith(b"HTTP/1.1 413 ")
+
+
 @pytest.mark.parametrize("sends", [False, True])
 def test_who_waits_for_100_continue_gets_the_refusal_in_place_of_it(
     server, sends, monkeypatch

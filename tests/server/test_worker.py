@@ -201,10 +201,13 @@ def test_the_log_has_a_line_for_each_request_without_an_answer(place, logged) ->
     assert failed.came.wait(10)
     gone = place.ask(endless)
     assert gone.came.wait(10)
+    waiting = place.ask(endless)
+    place.worker.cancel(waiting.job, "failed")
     gone.job.request.model = "m\nListening" * 20
     place.worker.cancel(gone.job)
     assert place.answers()
-    first, second = logged.messages
+    first, late, second = logged.messages
+    assert re.fullmatch(r"m: failed after \d+\.\d\d s \(timeout\)", late)
     assert re.fullmatch(r"m: failed after \d+\.\d\d s \(model_not_found\)", first)
     assert re.fullmatch(r"m Listening.*: the client left after \d+\.\d\d s", second)
     assert len(second) < 200
