@@ -34,11 +34,12 @@ _FOLLOWS = re.compile(
     r"#*\W*(?:\d+\W+)?(?:answer|response|output)\W*\Z|"
     r"\(?(?:[A-Ha-h]|\d)[).:]\s|"
     r"(?:many |best |kind |warm )?"
-    r"(?:thanks?|thank you|regards|cheers|greetings|best|yours|sent from)\b[^?.]{0,40}\Z",
+    r"(?:thanks?|thank you|regards|cheers|greetings|best|yours|sent from)\b[^?.]{0,40}\Z|"
+    r"-- ?\n[^?]{0,200}\Z",
     re.IGNORECASE,
 )
 """The beginning of a paragraph that belongs to a question before it: the manner of the answer,
-one of several choices, or a closing."""
+one of several choices, a closing, or the signature of mail."""
 _MOST_FOLLOWING = 9
 _GREETS = re.compile(
     r"(?:hi|hello|hey|dear|good (?:morning|day|evening)|hallo|bonjour|hola|here)\b[^?\n]{0,60}\Z",

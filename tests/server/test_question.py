@@ -40,6 +40,8 @@ CASES = [
                                             "last paragraph")),
     ("One.\n\n<doc>\nIt rained.\n</doc>\n Who hid it?", True,
      ("One.\n\n<doc>\nIt rained.\n</doc>", "Who hid it?", "last paragraph")),
+    (f"{LONG}\n\nWho hid it?\n\nBest regards\n\n-- \nAda\nThe Mill Ltd.", True,
+     (LONG.strip(), "Who hid it?\n\nBest regards\n\n-- \nAda\nThe Mill Ltd.", "last paragraph")),
     # Templates of prompts end with a label, which is no question.
     (f"{LONG}\n\nQuestion: Who hid it?\n\nAnswer:", True,
      (LONG.strip(), "Question: Who hid it?\n\nAnswer:", "last paragraph")),
