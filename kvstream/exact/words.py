@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from os.path import commonprefix
 
 import numpy as np
@@ -88,7 +88,7 @@ class Words:
         """`inflected`: also forms of the last word; `cased`: this case; `in_line`: in one line."""
         *before, last = unicodedata.normalize("NFC", words).split()
         forms = [[word] for word in before] + [inflections(last) if inflected else [last]]
-        each = [[*dict.fromkeys(some)] for some in forms]
+        each = [[*dict.fromkeys(chain.from_iterable(map(_typed, some)))] for some in forms]
         gap = (r"[^\S\n]" if in_line else r"\s") + f"{{1,{GAP}}}"
         wrap = "" if in_line else _BREAK
         pattern = gap.join(f"(?:{'|'.join(_alternative(f, wrap) for f in some)})" for some in each)
@@ -210,6 +210,11 @@ def inflections(word: str) -> list[str]:
         double = "k" if low[-1] == "c" else low[-1]
         forms += [word + double + "ed", word + double + "ing"]
     return forms
+
+
+def _typed(word: str) -> tuple[str, ...]:
+    """Return a word as keyboards and as books write its apostrophes."""
+    return word, word.replace("\u2019", "'"), word.replace("'", "\u2019")
 
 
 def _alternative(form: str, wrap: str) -> str:

@@ -171,6 +171,13 @@ def test_case_and_inflections() -> None:
     assert inflections("猫") + inflections("名前") + inflections("C++") == ["猫", "名前", "C++"]
 
 
+@pytest.mark.parametrize("words", ["don't", "don’t", "Anna's boat", "'tis"])
+def test_an_apostrophe_stands_for_that_of_books(words: str) -> None:
+    text = "Don't, don’t; Anna's boat, Anna’s boat. 'Tis ’tis"
+    assert count_words(blocks(text, 7), Words(words)).count == 2
+    assert count_words(blocks(text, 7), Words("Don't", cased=True)).count == 1
+
+
 def test_korean_words_have_particles() -> None:
     assert count_words(blocks("사과는 사과를 풋사과", 4), Words("사과")).count == 2
 
