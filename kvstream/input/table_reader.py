@@ -27,6 +27,8 @@ CITED = 5
 """Lines that are no row whose numbers are kept."""
 HEAD = 1000
 """Rows that are looked at before the first is counted, to see how numbers are written."""
+MOST_ROWS = 100_000
+"""Rows of a table between other lines from which it is none: they are held."""
 _NAME = re.compile(r"\s*[^\W\d][^.!?,;:|]{0,39}")
 """The name of a column in a header that a model reads before every passage."""
 _SAID = re.compile(r"[:.!?…](?:\s|\Z)|[。！？：]|(?:^|\s)<[^<>]+>(?:\s|\Z)|(?<!\S)(?:\S+\s+){6}")
@@ -217,13 +219,13 @@ def tables_of(blocks: Iterable[TextBlock], names: Sequence[str]) -> Iterator[Tab
     searches = True
     table: list[Line] = []
     for (inside, _), own in groupby(chain(ahead, lines), key=_row_of):
-        rows = [*islice(own, HEAD)] if inside else []
+        rows = [*islice(own, MOST_ROWS)] if inside else []
         if rows and table and _goes_on(table[0], rows[0]):  # below a row that is one cell
             table += rows
         elif rows:
             yield from _inner(table, names)
             table = rows
-        if len(table) >= HEAD:  # it is a log
+        if len(table) >= MOST_ROWS:  # it is a log
             table = []
     yield from _inner(table, names)
 

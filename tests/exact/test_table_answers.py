@@ -53,6 +53,14 @@ def test_many_columns_take_no_time_of_each_other() -> None:
     assert time.process_time() - began < 5  # it was a minute
 
 
+@pytest.mark.parametrize("count", [999, 1000, 5000])
+def test_a_long_table_between_other_lines(count: int) -> None:
+    rows = "".join(f"| r{n} | {n} |\n" for n in range(count))
+    text = f"# Fish\n\n| name | n |\n|---|---|\n{rows}\nThe end.\n"
+    [table] = tables_of(blocks(text, 4096), ["a.md"])
+    assert len([*table]) == count
+
+
 def test_not_all_tables_of_a_text_are_held() -> None:
     text = "Text.\n\n| name | price |\n|---|---|\n| a | 1 |\n\n" * 9
     questions = TableQuestions(blocks(text, 99), ["a.md"], ["What is the sum of price?"])
