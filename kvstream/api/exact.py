@@ -283,13 +283,12 @@ def row_questions(
     the budget cannot hold.
     """
     from kvstream.exact.table_answers import TableQuestions
-    from kvstream.exact.written_queries import MOST_TOKENS, OTHERS, START
+    from kvstream.exact.written_queries import MOST_TOKENS
     from kvstream.input.blocks import TextBlock
 
-    def write(system: str, text: str) -> Iterator[tuple[str, float]]:
+    def write(system: str, text: str) -> tuple[str, float]:
         assert load
-        some = replace(run, max_tokens=MOST_TOKENS)
-        return load().session.write(some, system, text, start=START, more=OTHERS)
+        return load().session.write(replace(run, max_tokens=MOST_TOKENS), system, text)
 
     make = partial(TableQuestions, questions=questions, write=write if load else None, old=old)
     if isinstance(sources, str):

@@ -25,12 +25,6 @@ PHRASES = {
 }  # fmt: skip
 QUANTITY = frozenset(("most", "least", "fewest"))
 """Words that compare sums, if rows share the value that is asked for: who sold the most units."""
-SAME = [*map(_set, (
-    "film movie", "book novel", "order purchase", "customer client buyer", "city town",
-    "employee staff worker colleague", "shop store", "author wrote", "rating rated",
-    "salary wage pay income earn", "price cost fee", "time duration length minute min", "size area",
-))]  # fmt: skip
-"""Words of the same meaning."""
 TOTALLY = ("in total", "together", "altogether", "combined", "all in all", "all together")
 _LASTING = "duration length time hour minute min day night week month since"
 SUPERLATIVES = tuple((_set(most), _set(least), _set(columns)) for most, least, columns in (

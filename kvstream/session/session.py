@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -232,43 +232,26 @@ class Session:
         plan, passages = self.settle(request), excerpts.passages
         return returned(self.reading(excerpts, plan, request, passages=passages, words=words))
 
-    def write(
-        self, run: RunSettings, system: str, text: str, *, start: str, more: int = 0
-    ) -> Iterator[tuple[str, float]]:
-        """Yield what the model writes behind `start`, outside of any memory, and the mean
-        log-probability of its tokens; then up to `more` others, of which each has the second
-        choice at one of the tokens that were least certain. The budget of `run` holds all of the
-        prompt. Raises BudgetError if it cannot.
+    def write(self, run: RunSettings, system: str, text: str) -> tuple[str, float]:
+        """Return the likeliest answer to a prompt outside of any memory, and the mean
+        log-probability of its tokens. The budget of `run` holds all of the prompt. Raises
+        BudgetError if it cannot.
         """
         run = replace(run, method="full", set={})
         plan = self.settle(Request((text,), run, system=system, layout=Layout("")))
-        prompt = [*plan.prompt.tail(text), *self.tokenizer.encode(start, continuing=True)]
+        shares: list[float] = []
 
-        def attempt(begin: Sequence[int]) -> tuple[list[int], list[tuple[float, float, int]]]:
-            choices: list[tuple[float, float, int]] = []
+        def choose(logits: Tensor) -> int:
+            best, token = logits.log_softmax(-1).max(-1)
+            shares.append(float(best))
+            return int(token)
 
-            def choose(logits: Tensor) -> int:
-                (best, second), (token, other) = logits.log_softmax(-1).topk(2)
-                choices.append((float(best), float(second), int(other)))
-                return int(token)
-
-            room = run.max_tokens - len(begin)
-            return [*begin, *reader.answer([*prompt, *begin], choose, stops, room)], choices
-
-        stops, reader = frozenset(plan.prompt.stop_ids), plan.reader(self.model, run, 0)
+        reader, stops = plan.reader(self.model, run, 0), frozenset(plan.prompt.stop_ids)
         try:
-            tokens, choices = attempt(())
-            shares = [best for best, _, _ in choices]
-            yield self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
-            unsure = sorted(range(len(choices)), key=lambda at: choices[at][0] - choices[at][1])
-            for at in unsure[:more]:
-                _, second, other = choices[at]
-                if other not in stops and at + 1 < run.max_tokens:
-                    ids, rest = attempt([*tokens[:at], other])
-                    likely = [*shares[:at], second, *(best for best, _, _ in rest)]
-                    yield self.tokenizer.decode(ids), sum(likely) / len(likely)
+            tokens = [*reader.answer(plan.prompt.tail(text), choose, stops, run.max_tokens)]
         finally:
             reader.release()
+        return self.tokenizer.decode(tokens), sum(shares) / max(1, len(shares))
 
     def reading(
         self, sources: Source, plan: RunPlan, request: Request, **more: Any

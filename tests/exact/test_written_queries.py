@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from kvstream.exact.tables import Columns, _names
 from kvstream.exact.written_queries import QueryWriter
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
+from kvstream.store.offered import OFFERS
+from kvstream.store.reader import BASE_OF_QUERIES
 
 ROWS = """Pet Name;kind;weight kg;born;chipped
 Bello;dog;21,5;2019-04-01;yes
@@ -33,16 +35,13 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that answers with a query which a pretended model writes."""
     (tmp_path / "pets.csv").write_text(ROWS)
 
-    def ask(
-        question: str, sql: str, likely: float = -0.1, file: str = "pets.csv", others: Any = ()
-    ) -> Any:
+    def ask(question: str, sql: str, likely: float = -0.1, file: str = "pets.csv") -> Any:
         sources = open_sources([str(tmp_path / file)])
         prompts: list[str] = []
 
-        def write(system: str, text: str) -> Iterator[tuple[str, float]]:
+        def write(system: str, text: str) -> tuple[str, float]:
             prompts.append(text)
-            for each in (sql, *others):
-                yield each.removeprefix("SELECT"), likely
+            return sql, likely
 
         table = next(iter(tables_of(sources, sources.names)))
         query = QueryWriter(columns := Columns.of(table), write).query_of(question)
@@ -60,18 +59,11 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("how many cats lack a chip",
          "SELECT COUNT(*) FROM t WHERE kind = \"cat\" AND chipped = 'no'",
          "2", [3, 7]),
-        ("what does a typical pet weigh, by median", "SELECT AVG(weight_kg) FROM t", "5",
-         [2, 3, 4, 5, 6]),
         ("who came to us in 2020", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'",
          "Mimi\nPet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
         ("the mean body weight of pets of January 2020",
          "SELECT AVG(weight_kg) FROM t WHERE YEAR(born) = 2020 AND MONTH(born) = 1", "4.2\n"
          "Pet Name: Mimi | kind: cat | weight kg: 4,2 | born: 2020-01-15 | chipped: no", [3]),
-        ("the 2 heaviest", "SELECT weight_kg FROM t ORDER BY weight_kg DESC LIMIT 2",
-         "Rex | dog | 33.1 | 2017-11-30 | yes\nBello | dog | 21.5 | 2019-04-01 | yes", [4, 2]),
-        ("all that came in 2019", "SELECT DISTINCT born FROM t WHERE born LIKE '2019%'",
-         "Bello | dog | 21.5 | 2019-04-01 | yes\n"
-         "Pet Name: Bello | kind: dog | weight kg: 21,5 | born: 2019-04-01 | chipped: yes", [2]),
         ("how heavy is Ida", "SELECT weight_kg FROM t WHERE Pet_Name = 'Ida'", "2.1\n"
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("how many were born before 2018", "SELECT COUNT(*) FROM t WHERE born < '2018-01-01'", "1\n"
@@ -79,9 +71,6 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
         ("pets that were born in 2019 or 2020",
          "SELECT Pet_Name FROM t WHERE born BETWEEN '2019-01-01' AND '2020-12-31'", "Bello\nMimi",
          [2, 3]),
-        ("what came in 2017", "SELECT born FROM t WHERE YEAR(born) = 2017",
-         "Rex | dog | 33.1 | 2017-11-30 | yes\n"
-         "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
         ("who is our youngest", "SELECT Pet_Name FROM t ORDER BY born ASC LIMIT 1", "Ida\n"
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("who has been here longest", "SELECT Pet_Name FROM t ORDER BY born DESC LIMIT 1", "Rex\n"
@@ -104,15 +93,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "4.6", [3, 5, 7]),
         ("how many pets are neither cats nor hens",
          "SELECT COUNT(*) FROM t WHERE Pet_Name NOT IN ('cat', 'hen')", "2", [2, 4]),
-        ("how many kilos of dog do we have", "SELECT weight_kg FROM t WHERE kind = 'dog'", "54.6",
-         [2, 4]),
-        ("number of pets by kind",
-         "SELECT COUNT(*) FROM t GROUP BY kind ORDER BY COUNT(*) DESC LIMIT 1",
-         "cat | 3\ndog | 2\nhen | 1", []),
         ("all hens", "SELECT * FROM t WHERE kind = 'hen'", "Ida | hen | 2.1 | 2022-03-09 | no\n"
          "Pet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
-        ("total weight per kind", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'",
-         "cat | 9.2\ndog | 54.6\nhen | 2.1", []),
         ("the lightest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1",
          "Ida\nPet Name: Ida | kind: hen | weight kg: 2,1 | born: 2022-03-09 | chipped: no", [6]),
         ("names of those born after 2020", "SELECT Pet_Name FROM t WHERE born > '2020'", "Tom\nIda",
@@ -123,10 +105,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "SELECT Pet_Name FROM t WHERE strftime('%Y', born) >= 2021", "Tom\nIda", [5, 6]),
         ("who weighs over 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg > '20'",
          "Bello\nRex", [2, 4]),
-        ("from the lightest to the heaviest weight",
-         "SELECT MAX ( weight_kg ) - MIN(weight_kg) FROM t", "31", []),
-        ("how many kinds do we keep", "SELECT COUNT(kind) FROM t", "3", [2, 3, 4, 5, 6]),
-        ("the heaviest dog", "SELECT weight_kg AS most FROM t WHERE weight_kg = (SELECT "
+        ("the heaviest dog", "SELECT weight_kg FROM t WHERE weight_kg = (SELECT "
          "MAX(weight_kg) FROM t WHERE kind = 'dog')",
          "33.1\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes",
          [4]),
@@ -135,6 +114,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          [6]),
         ("the kind with the fewest animals",
          "SELECT kind FROM t GROUP BY kind ORDER BY SUM(weight_kg) LIMIT 1", "hen", []),
+        ("share with a chip", "SELECT SUM(chipped = 'yes')/COUNT(*) FROM t", "0.5",
+         [2, 3, 4, 5, 6]),
         ("animals of each sort", "SELECT kind, COUNT(*) FROM t GROUP BY kind",
          "cat | 3\ndog | 2\nhen | 1", []),
     ],
@@ -142,75 +123,27 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
 def test_rows_compute_the_query(
     asked: Callable[..., Any], question: str, sql: str, answer: str, lines: list[int]
 ) -> None:
-    found, _ = asked(question, f"{sql};\n```")
+    found, _ = asked(question, sql)
     assert found["answer"] == answer
     assert [cited["line_start"] for cited in found["citations"]] == lines
     assert found["rows"] == {"read": 6}
 
 
 @pytest.mark.parametrize(
-    "other", ["SELECT item FROM t", "SELECT AVG(wight_kg) FROM t", "SELECT Pet_Name FROM", "?"]
-)
-def test_another_query_that_fits_is_taken(asked: Callable[..., Any], other: str) -> None:
-    right = "SELECT Pet_Name FROM t WHERE kind = 'hen'"
-    assert asked("the hens", other, others=[right])[0]["query"] == right
-    assert asked("the hens", other)[0] is None
-
-
-@pytest.mark.parametrize(
     ("question", "sql"),
     [
-        # The question lacks what the query compares with, or the query what the question names.
-        ("how heavy are they on average", "SELECT AVG(weight_kg) FROM t WHERE kind = 'dog'"),
-        ("how many weigh a lot", "SELECT COUNT(*) FROM t WHERE weight_kg > 20"),
+        # The query lacks what the question names.
         ("how heavy are dogs on average", "SELECT AVG(weight_kg) FROM t"),
-        ("how many dogs have no chip", "SELECT COUNT(*) FROM t WHERE kind = 'dog'"),
-        ("the second heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
-        ("on average, which kind is heavy", "SELECT AVG(weight_kg) FROM t"),
-        ("what share are cats", "SELECT COUNT(*) FROM t WHERE kind = 'cat'"),
         ("what is a cat", "SELECT 'cat' FROM t"),
-        ("the lightest", "SELECT MAX(weight_kg) FROM t"),
-        ("what is the mean age", "SELECT AVG(weight_kg) FROM t"),
-        ("who has the largest income", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
-        # It denies, compares, sorts or sums up what the question does not.
-        ("total weight of dogs", "SELECT SUM(weight_kg) FROM t WHERE kind != 'dog'"),
-        ("how many chipped dogs", "SELECT COUNT(*) FROM t WHERE kind = 'dog' OR chipped = 'yes'"),
-        ("who weighs over 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg < 20"),
-        ("who weighs at least 20 kilos", "SELECT Pet_Name FROM t WHERE weight_kg > 20"),
-        (
-            "how many kinds have 2 animals",
-            "SELECT kind, COUNT(*) FROM t GROUP BY kind HAVING COUNT(*) = 2",
-        ),
-        ("the lightest and the heaviest", "SELECT Pet_Name, MIN(weight_kg), MAX(weight_kg) FROM t"),
-        ("leave out all except dogs", "SELECT Pet_Name FROM t WHERE kind != 'dog'"),
-        ("pets born in 2020 or later", "SELECT Pet_Name FROM t WHERE born LIKE '2020%'"),
+        # It lacks a number of the question, adds up what is no number, or sorts what has no order.
         ("pets of 20 kilos or less", "SELECT Pet_Name FROM t WHERE weight_kg = 20"),
         ("how many weigh over 20 kilos", "SELECT COUNT(*) FROM t"),
         ("how many came in 2020", "SELECT COUNT(*) FROM t"),
-        ("how heavy is Bellona", "SELECT weight_kg FROM t WHERE Pet_Name = 'Bello'"),
-        (
-            "how many came from 2019-04-01 to the end of 2020",
-            "SELECT COUNT(*) FROM t WHERE born BETWEEN '2019-04-01' AND '2020-12-31'",
-        ),
-        ("the heaviest", "SELECT Pet_Name FROM t ORDER BY weight_kg LIMIT 1"),
-        ("the average of dogs", "SELECT SUM(weight_kg) FROM t WHERE kind = 'dog'"),
         ("total weight", "SELECT SUM(born) FROM t"),
-        ("total weight", "SELECT SUM(weight_kg) FROM t WHERE weight_kg < born"),
-        ("total weight", "SELECT SUM(weight_kg) + 1e3 FROM t"),
         ("the highest chip", "SELECT MAX(chipped) FROM t"),
         ("the last name", "SELECT kind FROM t ORDER BY Pet_Name DESC LIMIT 1"),
-        ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NULL"),
-        ("how many pets are there", "SELECT COUNT(*) FROM t WHERE weight_kg IS NOT NULL"),
-        # It shows something beside what the question asks for.
-        ("when does Ida go home", "SELECT born FROM t WHERE Pet_Name = 'Ida'"),
-        ("whose weight is not known", "SELECT Pet_Name FROM t WHERE weight_kg IS NOT NULL"),
-        ("what does Rex like to eat", "SELECT kind FROM t WHERE Pet_Name = 'Rex'"),
-        ("who is the owner of Rex", "SELECT * FROM t WHERE Pet_Name = 'Rex'"),
+        # The table lacks the column.
         ("what is Rex's phone number", "SELECT phone_number FROM t WHERE Pet_Name = 'Rex'"),
-        ("the longest pet", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
-        ("the cutest pet name", "SELECT Pet_Name FROM t ORDER BY weight_kg DESC LIMIT 1"),
-        ("total and mean weight", "SELECT SUM(weight_kg) FROM t"),
-        ("mean weight of dogs", "SELECT AVG(weight_kg * born) FROM t WHERE kind = 'dog'"),
         # It names a value beside its conditions.
         ("total weight of dogs", "SELECT SUM(weight_kg) FROM t -- WHERE kind = 'dog'"),
         ("total weight of dogs", "SELECT SUM(weight_kg) AS dog FROM t"),
@@ -230,8 +163,6 @@ def test_another_query_that_fits_is_taken(asked: Callable[..., Any], other: str)
         ("the names", "SELECT load_extension('names')"),
         ("the names", "SELECT `weight kg?`, kind FROM t"),
         ("the names", "SELECT \ud800 FROM t"),
-        # No query answers such a question.
-        ("why are dogs heavy", "SELECT Pet_Name FROM t WHERE kind = 'dog'"),
     ],
 )
 def test_what_does_not_fit_is_left_to_the_model(
@@ -242,9 +173,8 @@ def test_what_does_not_fit_is_left_to_the_model(
 
 def test_a_query_that_the_model_is_not_sure_of(asked: Callable[..., Any]) -> None:
     assert asked("the heaviest", "SELECT MAX(weight_kg) FROM t", -0.3)[0] is None
-    kind = "SELECT kind FROM t WHERE Pet_Name = 'Rex'"
-    assert asked("Rex is what sort of creature", kind)[0] is None
-    assert asked("Rex is what sort of creature", kind, -0.01)[0]["answer"].startswith("dog")
+    assert asked("the heaviest", "SELECT MAX(weight_kg) FROM t", -0.05)[0]["value"] == 33.1
+    assert asked("the heaviest", "NONE", 0.0)[0] is None
 
 
 def test_the_model_sees_columns_and_the_values_that_the_question_names(
@@ -306,23 +236,27 @@ def told(
     """Return a function that runs `ask` with a model that writes a query, or raises one."""
     (tmp_path / "pets.csv").write_text(ROWS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path / "cache"))
+    base = OFFERS[BASE_OF_QUERIES].path
+    base.parent.mkdir(parents=True)
+    base.touch()
     loaded: list[str] = []
 
     def tell(
         query: str | Exception, *arguments: str, stdin: bytes = b""
     ) -> tuple[int, str, str, int]:
-        def write(*args: Any, **more: Any) -> Iterator[tuple[str, float]]:
+        def write(*args: Any) -> tuple[str, float]:
             if isinstance(query, Exception):
                 raise query
-            yield query.removeprefix("SELECT"), 0.0
+            return query, 0.0
 
         def load(options: Options) -> Any:
             loaded.append(options.model)
-            return SimpleNamespace(name="mine", session=SimpleNamespace(write=write))
+            return SimpleNamespace(session=SimpleNamespace(write=write))
 
         loaded.clear()
         monkeypatch.setattr("kvstream.cli.shared.model_choice.open_model", load)
-        ran = cli("ask", "-m", "mine/model", *arguments, stdin=stdin)
+        ran = cli("ask", "-m", "pocket", *arguments, stdin=stdin)
         return ran.code, ran.stdout, " ".join(ran.stderr.split()), len(loaded)
 
     return tell
@@ -335,8 +269,8 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
     code, out, err, loads = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--json")
     found = json.loads(out)
     assert (code, loads, found["answer"], found["query"]) == (0, 1, "27.3", DOGS)
-    assert found["model"] == "mine"
-    assert f"Written by mine, computed from the rows: {DOGS}" in err
+    assert found["model"] == BASE_OF_QUERIES
+    assert f"Written by qwen-0.5b, computed from the rows: {DOGS}" in err
     code, out, err, _ = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--quiet")
     assert (code, out, err) == (
         0,
@@ -349,7 +283,7 @@ def test_a_pipe_is_computed_with_the_query_for_its_beginning(told: Callable[...,
     rows = ROWS + "".join(f"Pup {i};dog;{i};2023-01-01;no\n" for i in range(1500))
     code, out, err, loads = told(DOGS, "how heavy are dogs on average?", stdin=rows.encode())
     assert (code, out, loads) == (0, f"{(54.6 + 1500 * 1499 / 2) / 1502:.15g}\n", 1)
-    assert f"Written by mine, computed from the rows: {DOGS}" in err
+    assert f"Written by qwen-0.5b, computed from the rows: {DOGS}" in err
 
 
 def test_a_model_is_loaded_only_for_a_query(told: Callable[..., Any], tmp_path: Path) -> None:
@@ -359,6 +293,10 @@ def test_a_model_is_loaded_only_for_a_query(told: Callable[..., Any], tmp_path: 
     for question, name in (("why is the total so large?", "pets.csv"), ("total heft", "wide.csv")):
         _, out, _, loads = told(DOGS, name, question)
         assert (out.startswith("No row, column or operation"), loads) == (True, 0)
+    assert told(DOGS, "pets.csv", "how often is Rex mentioned?")[1:4:2] == (
+        '"Rex" occurs once.\n',
+        0,
+    )
     (tmp_path / "more.csv").write_text(ROWS)
     assert told(DOGS, "pets.csv", "more.csv", "how heavy are dogs on average?")[3] == 1
     each = told(DOGS, "pets.csv", "more.csv", "how heavy are dogs on average?", "--each")

@@ -22,7 +22,7 @@ class Bytes:
         return list(text.encode())
 
     def apply_chat_template(self, turns: list[dict[str, str]], **_: Any) -> str:
-        return f"U: {turns[0]['content']}\nA: "
+        return "".join(f"{t['role'][0].upper()}: {t['content']}\n" for t in turns) + "A: "
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")
@@ -51,6 +51,24 @@ def test_a_row_has_questions_that_its_document_answers_or_that_are_refused(
             # Data sets separate a few answers from their marks by a space.
             assert answer == REFUSAL or "".join(answer.split()) in "".join(document.split())
     assert 0.1 < refusals / (answers + refusals) < 0.5
+
+
+def test_a_row_has_queries_for_a_table(tmp_path: Path) -> None:
+    from kvstream_lab.training.query_rows import QueryRows
+
+    lines = [f"SELECT name FROM t LIMIT {n} | the first {n}" for n in range(1, 10)]
+    text = "\n".join(["# a.csv", "name,kg", "Ann,4", "Bo,5", "", *lines, "NONE | how tall is Bo?"])
+    (tmp_path / "a.txt").write_text(f"{text}\n")
+    rows, queries = QueryRows(tmp_path, Bytes(), 1), []
+    while len(queries) < 10:
+        row = rows.row()
+        for tail, answer in row.asked:
+            prompt = bytes(row.document + tail).decode()
+            assert prompt.startswith("S: Write the SQLite query")
+            assert '"name" TEXT, -- such as \'' in prompt
+            question = prompt.partition("\n\nQuestion: ")[2].removesuffix("\nA: ")
+            queries.append(f"{bytes(answer[:-1]).decode()} | {question.lower()}")
+    assert sorted(queries) == sorted([*lines, "NONE | how tall is bo"])
 
 
 @pytest.mark.parametrize("halves", [False, True])

@@ -285,11 +285,10 @@ def test_a_budget_below_prompt_question_and_chunk(session: Session, story: Path)
 
 def test_the_model_writes_the_likeliest_tokens_of_a_whole_pass(session: Session) -> None:
     run = RunSettings(Budget(tokens=300), max_tokens=6)
-    [(text, likely)] = session.write(run, "You count.", "one two three", start="one two")
+    text, likely = session.write(run, "You count.", "one two three")
     request = Request(("one two three",), run, system="You count.", layout=Layout(""))
     prompt, tokenizer = session.settle(request).prompt, session.tokenizer
     ids = [*prompt.head, *prompt.tail("one two three")]
-    ids += tokenizer.encode("one two", continuing=True)
     shares, found = [], list[int]()
     for _ in range(6):
         hidden = session.model.forward(ids + found, session.model.new_cache(300))
@@ -303,45 +302,7 @@ def test_the_model_writes_the_likeliest_tokens_of_a_whole_pass(session: Session)
     assert likely == pytest.approx(sum(shares) / len(shares), abs=1e-3)
 
 
-def test_the_model_writes_second_choices_where_it_is_least_sure(session: Session) -> None:
-    run = RunSettings(Budget(tokens=300), max_tokens=6)
-    written = [*session.write(run, "You count.", "a b c d", start="a b c", more=2)]
-    request = Request(("a b c d",), run, system="You count.", layout=Layout(""))
-    prompt, tokenizer = session.settle(request).prompt, session.tokenizer
-    ids = [*prompt.head, *prompt.tail("a b c d")]
-    ids += tokenizer.encode("a b c", continuing=True)
-
-    def greedy(begin: list[int]) -> tuple[list[int], list[Any]]:
-        found, all_likely = [*begin], []
-        for at in range(run.max_tokens):
-            hidden = session.model.forward(ids + found[:at], session.model.new_cache(300))
-            likely = session.model.logits(hidden[-1:])[0].float().log_softmax(-1)
-            all_likely.append(likely)
-            if at == len(found):
-                found.append(int(likely.argmax()))
-            if found[at] in prompt.stop_ids:
-                break
-        return found, all_likely
-
-    def mean(found: list[int], all_likely: list[Any]) -> float:
-        shares = [float(x[token]) for token, x in zip(found, all_likely, strict=True)]
-        return sum(shares) / len(shares)
-
-    first, all_likely = greedy([])
-    tops = [likely.topk(2) for likely in all_likely]
-    gaps = [float(top.values[0] - top.values[1]) for top in tops]
-    expected = [(first, mean(first, all_likely))]
-    for at in sorted(range(len(gaps)), key=gaps.__getitem__)[:2]:
-        found, likely = greedy([*first[:at], int(tops[at].indices[1])])
-        expected.append((found, mean(found, likely)))
-    texts = [
-        tokenizer.decode([i for i in found if i not in prompt.stop_ids]) for found, _ in expected
-    ]
-    assert [text for text, _ in written] == texts
-    assert [likely for _, likely in written] == pytest.approx([m for _, m in expected], abs=1e-3)
-
-
 def test_a_budget_without_room_to_write(session: Session) -> None:
     run = RunSettings(Budget(tokens=100), max_tokens=6)
     with pytest.raises(BudgetError):
-        next(session.write(run, "You count.", "one two " * 200, start="one"))
+        session.write(run, "You count.", "one two " * 200)

@@ -1,10 +1,10 @@
 """Count how many questions about tables are computed as expected.
 
-    python docs/research/lab/table_queries.py -m qwen-0.5b questions/held-out-tables.txt
+    python docs/research/lab/table_queries.py docs/research/lab/questions/held-out-tables.txt
 
 The file has tables, each with its questions: ``EXPECTED | QUESTION``. Several values are separated
 by ``;``. ``-`` is a question that the table does not answer, ``~`` begins one that may be left to
-the model, but not be computed wrong. Without `-m`, rules alone read the questions.
+the model, but not be computed wrong. `--rules` reads the questions without a model.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 
 from kvstream.exact.table_answers import TableQuestions
-from kvstream.exact.written_queries import MOST_TOKENS, OTHERS, START
+from kvstream.exact.written_queries import MOST_TOKENS
 from kvstream.input.blocks import TextBlock
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.store import reader
 
 
 def questions_of(file: Path) -> Iterator[tuple[str, str, str, str]]:
@@ -50,14 +51,12 @@ def is_right(expected: str, answer: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("-m", "--model")
-    parser.add_argument("--quantize")
+    parser.add_argument("--rules", action="store_true")
     options = parser.parse_args()
     write = None
-    if options.model:
-        session = Session.open(ModelSettings(options.model, quantize=options.quantize))
-        run = RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS)
-        write = partial(session.write, run, start=START, more=OTHERS)
+    if not options.rules:
+        session = Session.open(ModelSettings(str(reader.path(reader.QUERIES))))
+        write = partial(session.write, RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS))
     counts: Counter[str] = Counter()
     for name, table, expected, question in (
         q for file in options.files for q in questions_of(file)

@@ -26,6 +26,7 @@ from kvstream.cli.shared.watching import UNMATCHED, UNMET
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
+from kvstream.store.reader import BASE_OF_QUERIES
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -46,7 +47,7 @@ NO_FIGURE = (
     "No row, column or operation that kvstream computes fits this question about the table, and a "
     "model would guess the figure."
 )
-LARGER = " A larger model reads other words, too (kvstream models get qwen-0.5b)."
+LARGER = f" A larger model reads other words, too (kvstream models get {BASE_OF_QUERIES})."
 COLUMNS = 20
 """Columns that a message names."""
 JOINED = " (?:and|or|on|at|with|because|for|during) "
@@ -310,7 +311,7 @@ def _of_rows(
         return {}, (), [f"Figures of the table cannot be computed: {error}"]
     notes = [*sources.notes] if answers else []
     for question, record in answers.items():
-        model = loads().name if loads and question in table.by_model else None
+        model = BASE_OF_QUERIES if question in table.by_model else None
         writer = f"Written by {model}" if model else "Without a model"
         notes.append(f"{writer}, computed from the rows: {record['query']}")
         record = {**record, "warnings": [*sources.warnings, *record["warnings"]], "model": model}

@@ -22,8 +22,6 @@ from kvstream.store.offered import OFFERS, is_local
 if TYPE_CHECKING:
     from kvstream.api.model import Model
 
-LEAST_OF_QUERIES = 300_000_000
-"""Weights that a model needs to write queries: smaller ones write few right ones."""
 POCKET = "pocket"
 """The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration"
@@ -81,21 +79,19 @@ def without_adapter(options: Options) -> Options:
 
 
 def query_model(options: Options) -> Callable[[], Model] | None:
-    """Return what loads the model that writes queries for tables, once; None if it is known to be
-    too small.
+    """Return what loads the model that writes queries for tables, once; None if it was not
+    fetched.
     """
-    options = replace(without_adapter(settled(options)), skim=NONE)
-    small = options.model == POCKET
-    if options.model in OFFERS:
-        small = OFFERS[options.model].passed < LEAST_OF_QUERIES
+    if not (reader.is_shipped(reader.QUERIES) and OFFERS[reader.BASE_OF_QUERIES].is_here()):
+        return None
 
     @cache
     def load() -> Model:
         if not options.quiet:
-            say(f"Loading {options.model}, which writes a query ...")
-        return open_model(options)
+            say(f"Loading {reader.BASE_OF_QUERIES}, which writes a query ...")
+        return open_model(replace(options.with_model(str(reader.path(reader.QUERIES))), skim=NONE))
 
-    return None if small else load
+    return load
 
 
 def demonstration(options: Options) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 NAME, LARGER = "reader", "reader-0.5b"
 NAMES = (NAME, LARGER)
+QUERIES, BASE_OF_QUERIES = "queries", "qwen-0.5b"
+"""The adapter that writes queries for tables, and its model."""
 ADAPTER, CARD = "adapter.safetensors", "card.json"
 
 
