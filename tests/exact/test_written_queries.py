@@ -251,6 +251,7 @@ def told(
             return query, 0.0
 
         def load(options: Options) -> Any:
+            assert options.loading.revision is None
             loaded.append(options.model)
             return SimpleNamespace(session=SimpleNamespace(write=write))
 
@@ -271,7 +272,8 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
     assert (code, loads, found["answer"], found["query"]) == (0, 1, "27.3", DOGS)
     assert found["model"] == BASE_OF_QUERIES
     assert f"Written by qwen-0.5b, computed from the rows: {DOGS}" in err
-    code, out, err, _ = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--quiet")
+    question = "how heavy are dogs on average?"
+    code, out, err, _ = told(DOGS, "pets.csv", question, "--quiet", "--revision", "main")
     assert (code, out, err) == (
         0,
         "27.3\n",

@@ -89,7 +89,8 @@ def query_model(options: Options) -> Callable[[], Model] | None:
     def load() -> Model:
         if not options.quiet:
             say(f"Loading {reader.BASE_OF_QUERIES}, which writes a query ...")
-        return open_model(replace(options.with_model(str(reader.path(reader.QUERIES))), skim=NONE))
+        own = replace(options.with_model(str(reader.path(reader.QUERIES))), skim=NONE)
+        return open_model(replace(own, loading=replace(own.loading, revision=None)))
 
     return load
 
