@@ -22,16 +22,14 @@ from kvstream.input.blocks import TextBlock
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import reader
+from kvstream_lab.training.query_rows import labeled
 
 
 def questions_of(file: Path) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name and the text of a table, what is expected, and the question."""
-    for part in re.split(r"(?m)^# ", file.read_text())[1:]:
-        name, rest = part.split("\n", 1)
-        table, _, lines = rest.partition("\n\n")
-        for line in filter(None, lines.split("\n")):
-            expected, _, question = line.partition(" | ")
-            yield name, f"{table}\n", expected, question
+    for name, table, asked in labeled(file):
+        for expected, question in asked:
+            yield name, table, expected, question
 
 
 def is_right(expected: str, answer: str) -> bool:

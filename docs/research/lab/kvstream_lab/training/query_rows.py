@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,17 @@ class QueryRows:
 def tables(file: Path) -> list[tuple[QueryWriter, list[tuple[str, str]]]]:
     """Return the tables of a file, each with its queries and questions."""
     found = []
+    for name, text, asked in labeled(file):
+        (table,) = tables_of([TextBlock(text, 0, 0)], [name])
+        writer = QueryWriter(Columns.of(table, whole=True), lambda *_: ("", 0.0))
+        found.append((writer, asked))
+    return found
+
+
+def labeled(file: Path) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield the name and the text of each table, and its labels with their questions."""
     for part in re.split(r"(?m)^# ", file.read_text("utf-8"))[1:]:
         name, rest = part.split("\n", 1)
         text, _, lines = rest.partition("\n\n")
-        (table,) = tables_of([TextBlock(f"{text}\n", 0, 0)], [name])
-        writer = QueryWriter(Columns.of(table, whole=True), lambda *_: ("", 0.0))
         pairs = (line.partition(" | ") for line in filter(None, lines.split("\n")))
-        found.append((writer, [(query, question) for query, _, question in pairs]))
-    return found
+        yield name, f"{text}\n", [(label, question) for label, _, question in pairs]
