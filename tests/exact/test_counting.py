@@ -513,6 +513,8 @@ def test_a_question_is_counted_before_a_model_loads(
     for command in (["ask", "--memory"], ["compare", "--budget", "300"]):
         run([*command, str(path), "How many times is Anna mentioned?"])
         assert "The model estimates this count" in capsys.readouterr().err
+    run(["ask", str(path), "How many times is Anna mentioned?", "--dry-run"])
+    assert "counts this without one" in capsys.readouterr().err
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:

@@ -44,16 +44,16 @@ def command(
     on_the_way = options.request.follow or options.request.every is not None
     code, answered = 0, False
     readings: list[tuple[Sequence[str], Options]] = [(paths, options)]
-    if not (options.dry_run or (options.each and not paths)):
+    if not (options.each and not paths):
         from kvstream.cli.shared.exact_answers import answer_exactly, follow_count, note_estimates
 
-        alone = memory is None and not several
+        alone = memory is None and not several and not options.dry_run
         if alone and options.request.follow:
             counted = follow_count(sources_or_usage(paths), options)
             if counted is not None:
                 return counted
-        if memory or several or on_the_way:
-            note_estimates(questions)
+        if options.dry_run or memory or several or on_the_way:
+            note_estimates(questions, plan=options.dry_run)
         else:
             code, readings, answered = answer_exactly(paths, options)
     if options.each:

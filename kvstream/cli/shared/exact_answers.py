@@ -35,6 +35,7 @@ FORMS = 8
 """Spellings that are shown; the JSON has all."""
 ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
+NOT_OF_COUNTS = "The plan is for a model. If the text allows it, kvstream counts this without one."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
 NO_RUN = (
     "Warning: No model read the text, so --report and --stats write nothing; --json has the whole "
@@ -330,11 +331,13 @@ def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Aim]) 
     return _of_part(paths, own, aims, tell, whole=options.each)
 
 
-def note_estimates(questions: Iterable[str]) -> None:
-    """Say that a model answers what is counted only for `ask` with a text."""
+def note_estimates(questions: Iterable[str], *, plan: bool = False) -> None:
+    """Say that a model answers what is counted only for `ask` with a text, or that the `plan` of a
+    model is not for what is counted.
+    """
     aims = [*map(route, questions)]
     if any(each.kind == "count" for each in aims):
-        say(COUNTED_ELSEWHERE)
+        say(NOT_OF_COUNTS if plan else COUNTED_ELSEWHERE)
     elif any(each.estimates for each in aims):
         say(ESTIMATED)
 
