@@ -66,7 +66,7 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     origins, passages = TokenOrigins(), None
     origins.restore(ordinals, starts, read)
     if "trace.passages" in tensors:
-        most = (len(ordinals) + 1) * LARGEST_ROW
+        most = min(LARGEST_TEXT, (len(ordinals) + 1) * LARGEST_ROW)
         rows = _inflated(tensors["trace.passages"], most, Row, "passages", len(records))
         if len(rows) > len(ordinals):  # each token lies in one
             raise ValueError(f"it has {len(rows):,} passages around {len(ordinals):,} tokens")
@@ -103,10 +103,10 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
     facts = state.get("answering")
     if facts is None:
         return None
-    # JSON has at most six bytes per byte of text, and passages have numbers.
-    most, sources = 16 * facts["room"] + LARGEST_ROW, len(state["trace"]["sources"])
+    # Of a short line, the numbers take far more than the text.
+    data, sources = tensors["trace.kept"], len(state["trace"]["sources"])
     excerpts: dict[int, list[Passage]] = {}
-    for row in _inflated(tensors["trace.kept"], most, KeptRow, "kept passages", sources):
+    for row in _inflated(data, LARGEST_TEXT, KeptRow, "kept passages", sources):
         excerpts.setdefault(row.excerpt, []).append(_passage(row))
     own = {name: value for name, value in facts.items() if name != "name"}
     return Beside(facts["name"], excerpts=[tuple(e) for e in excerpts.values()], **own)
@@ -122,7 +122,7 @@ def _inflated(data: Tensor, most: int, kind: type[AnyRow], what: str, sources: i
 
     Raises ValueError if there are more, or if passages overlap.
     """
-    unpacking, most = zlib.decompressobj(), min(LARGEST_TEXT, most)
+    unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(data.numpy().tobytes(), most)
     except zlib.error as error:

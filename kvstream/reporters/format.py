@@ -159,12 +159,15 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format a percentage that never rounds a positive share to zero: ``0.7%``, ``<0.1%``."""
+    """Format a percentage that rounds no positive share to zero (``0.7%``, ``<0.1%``), and none
+    below the whole to it (``99.9%``)."""
     if not whole:
         return "0%"
     percent = 100 * part / whole
     if 0 < percent < 0.1:
         return "<0.1%"
+    if 99.5 <= percent < 100:
+        return f"{min(percent, 99.9):.1f}%"
     return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"
 
 

@@ -181,6 +181,8 @@ def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., A
     assert (done.code, "is a folder" in done.stderr) == (2, True)
     done = cli("remember", str(letters), "--each")
     assert (done.code, "name the folder" in done.stderr) == (2, True)
+    done = cli("remember", str(letters), "--each", "-Q", " ", "-o", str(letters / "out"))
+    assert (done.code, "A question is empty" in done.stderr) == (2, True)
     done = cli("ask", "-", WHO, "--each")
     assert (done.code, "Standard input is one text" in done.stderr) == (2, True)
     done = cli("summarize", str(letters), "--each", "--as", "log")

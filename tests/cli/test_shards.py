@@ -81,6 +81,14 @@ def test_what_goes_with_one_reading_is_refused(
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(("name", "value"), [("RAY", "auto"), ("WORKER_MEMORY", "1GB")])
+def test_defaults_for_documents_do_not_concern_parts(
+    story: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"KVSTREAM_{name}", value)
+    assert cli("ask", str(story), WHO, "--shards", "2", *SMALL).code == 0
+
+
 def test_standard_input_has_no_parts(cli: Callable[..., Any]) -> None:
     done = cli("ask", "-", WHO, "--shards", "2", stdin=b"A text.")
     assert done.code == 2

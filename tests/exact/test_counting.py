@@ -536,6 +536,18 @@ def test_no_model_guesses_a_count_of_a_part(
         assert (shown.out, told in shown.err) == ("", True)
 
 
+@pytest.mark.parametrize("option", [("--shards", "2"), ("--checkpoint", "c.kvs")])
+def test_a_part_in_a_question_is_no_error_beside_an_option(
+    tmp_path: Path, capsys: Any, monkeypatch: Any, option: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("CHAPTER I\n\nAnna won.\n\nCHAPTER II\n\nBen won.\n")
+    out, _ = ask(capsys, "a.txt", "How often is Anna mentioned in chapter 1?", *option)
+    assert out == '"Anna" occurs once.\n'
+    _, told = ask(capsys, "a.txt", "Who wins in chapter 2?", "-m", "pocket", *option)
+    assert f'All of the text is read for {option[0]}; --only "chapter 2" reads a part.' in told
+
+
 def test_places_are_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.txt"
     wind = "The wind rose.\n" * 99

@@ -57,10 +57,13 @@ def test_durations(seconds, text) -> None:
     assert f.duration(seconds) == text
 
 
-def test_shares_never_round_something_to_nothing() -> None:
+def test_shares_never_round_to_nothing_or_to_all() -> None:
     assert f.share(1, 10**6) == "<0.1%"
     assert f.share(0, 10) == "0.0%"
-    assert f.share(999, 1000) == "100%"
+    assert f.share(99.4, 100) == "99%"
+    assert f.share(996, 1000) == "99.6%"
+    assert f.share(99_999, 10**5) == "99.9%"
+    assert f.share(10, 10) == "100%"
     assert f.share(1, 0) == "0%"
 
 

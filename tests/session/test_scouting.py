@@ -665,6 +665,19 @@ def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: P
         beside_of(state, {})
 
 
+def test_short_lines_that_were_kept_can_be_read_again() -> None:
+    from kvstream.memory.packing import beside_of, packed_kept
+
+    passages = PassageMemory(4096, ["Which is 7?"])
+    passages.feed(TextBlock("7\n" * 4096, 0, 0))
+    passages.note(8192, final=True)
+    beside = passages.beside("reader", "0", 64)
+    assert len(beside.excerpts) > 10
+    state = {"answering": vars(beside) | {"name": "reader"}, "trace": {"sources": [{}]}}
+    del state["answering"]["model"], state["answering"]["excerpts"]
+    assert beside_of(state, {"trace.kept": packed_kept(beside)}) == beside
+
+
 def test_options_for_one_model_are_refused(session: Session, story: Path) -> None:
     model = Model(session, Scouting(session, session))
     for options in ({"extract": True}, {"every": 1000}):

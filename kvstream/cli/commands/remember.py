@@ -56,6 +56,8 @@ def command(
       kvstream remember letters/ --each -o memories/
     """
     inputs.refuse_question(sources, "give it with -Q.")
+    if any(not text.strip() for text in question):
+        raise click.UsageError("A question is empty.")
     options = options.asking(questions=question, command="remember")
     if options.each:
         from kvstream.cli.shared.each import read_each
@@ -74,8 +76,6 @@ def command(
         raise click.UsageError(
             "--dry-run shows the sizes of a first reading; those of an existing memory are fixed."
         )
-    if any(not text.strip() for text in question):
-        raise click.UsageError("A question is empty.")
     paths = inputs.sources_or_usage(sources)
     if options.request.shards is not None:
         if memory is not None:

@@ -386,25 +386,24 @@ def _refuse_spread(values: Mapping[str, Any]) -> None:
     """Raise click's UsageError for --each, --shards and workers that contradict each other."""
     each, shards = values.get("each"), values.get("shards")
     if shards is not None:
-        for name in ("each", "ray"):
-            if values[name]:
-                raise click.UsageError(
-                    f"--shards reads one text on this machine; leave it or --{name} out."
-                )
+        if each or typed("ray"):
+            other = "each" if each else "ray"
+            raise click.UsageError(
+                f"--shards reads one text on this machine; leave it or --{other} out."
+            )
         for name, one in ROWS.items():
             if one.one_reading and values.get(name) not in (None, False, AUTO, types.NONE):
                 raise UsageError(
                     f"{one.flag} is for one reading, but --shards makes several; leave one of them "
                     "out."
                 )
-        if values["worker_memory"] is not None and values["workers"] is None:
-            raise click.UsageError("--worker-memory has no effect without --workers.")
     elif not each:
         for name in ("workers", "ray", "worker_memory"):
             if name in values and typed(name):
                 # Workers read documents or parts of a text; a cluster only reads documents.
                 beside = "; add it" if name == "ray" else " or --shards; add one of them"
                 raise click.UsageError(f"{ROWS[name].flag} has no effect without --each{beside}.")
-    spread = values.get("workers") is not None or values.get("ray") is not None
-    if each and typed("worker_memory") and not spread:
-        raise click.UsageError("--worker-memory has no effect without --workers or --ray.")
+    spread = values.get("workers") is not None or (each and values.get("ray") is not None)
+    if typed("worker_memory") and not spread:
+        others = "--workers or --ray" if each else "--workers"
+        raise click.UsageError(f"--worker-memory has no effect without {others}.")

@@ -159,6 +159,7 @@ def _answers(
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
     the questions that rows answer, if these are all. `load`: see `query_model`.
     """
+    options = options.asking(shards=None, checkpoint=None)  # of a reading by a model
     piped = not all(map(can_be_read_again, paths))
     rows = ("", "row", "record")
     of_rows = [q for q, a in aims.items() if a.kind != "count" or a.unit in rows]
@@ -359,10 +360,11 @@ def _of_part(
     request = options.request
     if request.only or request.since or request.until or not again:
         return options
-    if len(aims) > 1 or whole:
+    every = ["several questions"] * (len(aims) > 1) + ["--each"] * whole
+    every += [f"--{name}" for name in ("shards", "checkpoint") if getattr(request, name)]
+    if every:
         if part := next((a.scope for a in aims.values() if a.scope and a.kind != "other"), ""):
-            several = "several questions" if len(aims) > 1 else "--each"
-            tell(f'All of the text is read for {several}; --only "{part}" reads a part.')
+            tell(f'All of the text is read for {every[0]}; --only "{part}" reads a part.')
         return options
     [each] = aims.values()
     times = {name: getattr(each, name) for name in ("since", "until") if getattr(each, name)}
