@@ -36,7 +36,7 @@ _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 """A heading with a Roman number alone: a chapter, if no heading says so."""
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*[^ #]|)[ #]*$")
 _OF_MARKDOWN = re.compile(r"\.(?:md|markdown|mdx|rmd|qmd)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
-"""Files in which a heading needs no empty line before it."""
+"""Files in which a heading needs no empty line before it, and tildes are no underline."""
 _CELL = re.compile(r"(?:^|, )cell (\d+)$")
 _FENCE = re.compile(r"`{3,}(?=[^`]*$)|~{3,}")
 _UNDERLINE = re.compile(r"={3,}|-{3,}")
@@ -189,7 +189,7 @@ def _headings(
                 yield part, line
         if fence:
             fence = "" if text.startswith(fence) and not text.strip(fence[0]) else fence
-        elif match := _FENCE.match(text):
+        elif (tight or text[:1] != "~") and (match := _FENCE.match(text)):
             fence = match[0]
         blank = not text or text.startswith("===")  # a line above a heading
 

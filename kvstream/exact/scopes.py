@@ -301,7 +301,7 @@ def _hits(parts: list[Part], only: str) -> list[Part]:
     titles = [(part, part.title.casefold()) for part in parts]
     exact = [part for part, title in titles if title in (name, only.casefold())]
     bare = [part for part, title in titles if re.sub(r"^\W*[\d.]+\W+", "", title) == name]
-    within = re.compile(rf"\b{re.escape(name)}\b(?!\.\d)")
+    within = re.compile(rf"(?<!\w){re.escape(name)}(?!\w|\.\d)")
     inside = [part for part, title in titles if within.search(title)]
     if hits := exact or bare or (inside if len(name) > 2 and not number_of(name) else []):
         return hits
@@ -368,14 +368,15 @@ def _sender(line: Line) -> str | None:
 
 def _from(sender: str, senders: list[str]) -> Keep:
     """Return the test for lines of messages from somebody."""
-    low, inside, source = sender.casefold(), False, -1
+    inside, source = False, -1
+    known = re.compile(rf"(?<!\w){re.escape(sender.casefold())}(?!\w)")  # such as +49 170 12
 
     def keep(line: Line) -> bool:
         nonlocal inside, source
         inside, source = inside and line.block.source == source, line.block.source
         name = _sender(line)
         if name is not None:
-            inside = re.search(rf"\b{re.escape(low)}\b", name.casefold()) is not None
+            inside = not sender or known.search(name.casefold()) is not None
             if name not in senders and len(senders) < NAMES:
                 senders.append(name)
         return inside

@@ -46,7 +46,9 @@ _CHAT = re.compile(
     r"|(?:\[?\d{1,2}:\d\d(?::\d\d)?\]? )?<(?P<nick>[^>\n]{1,40})> (?=\S)"
 )
 """How a message of a chat export begins: time and name, or a name in angle brackets."""
-_WORD = re.compile(r"\S*[^\W_]\S*")
+_WORD = re.compile(r"[^\W_]\S*")
+"""A word from its first letter or digit on: from the sign before it, a rule of dashes would take
+time that grows with its square."""
 _UNSPACED = re.compile(f"[{OTHER}]")
 _HEAD = re.compile(r"(?:From|To|Cc|Date|Subject): ")
 _NO = r"(?!(?:if|for|while|switch|catch|return|else|do|with|new|throw)\b)"

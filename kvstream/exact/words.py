@@ -127,7 +127,7 @@ class Words:
         """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
         text = "" if window.is_ascii else window.text
         folds = self._folds or (not self._cased and any(map(text.__contains__, TWINS)))
-        if self._ascii and not folds:
+        if self._ascii and self._begin and not folds:
             spans = self._by_bytes(window)
         elif folds or self._begin in (text if self._cased else text.casefold()):
             spans = _spans(match.span() for match in self.pattern.finditer(window.text, begin))

@@ -280,6 +280,19 @@ def test_underlined_headings_and_code(tmp_path: Path) -> None:
     assert [(part.title, part.level) for part in parts] == [("One", 1), ("Sub", 2), ("Two", 1)]
 
 
+def test_tildes_underline_in_a_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.rst"
+    path.write_text("One\n===\n\na\n\nSub\n~~~~\n\nb\n\nTwo\n===\n\nc\n")
+    assert read(path, only="Two") == "Two\n===\n\nc\n"
+
+
+def test_a_title_with_signs(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# Why C++ matters\n\na\n\n# Is it (really) so?\n\nb\n\n# C+++\n\nc\n")
+    assert read(path, only="why C++").split()[-1] == "a"
+    assert read(path, only="(really) so").split()[-1] == "b"
+
+
 def test_headings_of_markdown_without_empty_lines_and_fences(tmp_path: Path) -> None:
     text = (
         f"# One\n## Two\na\n## Why {'is it ' * 20}so?\n```x``` b\n# Three\n"
@@ -546,6 +559,10 @@ def test_messages(tmp_path: Path) -> None:
         assert read(chat, only=f"{only} message from C").count("\n") == 1
     with pytest.raises(SourceError, match="there are messages from A, B, C"):
         read(chat, only="last message from D")
+    for name in ("+49 170 1234", "Anna ❤️", "Bob D.", "~ Mia"):
+        chat.write_text(f"12/03/24, 10:15 - {name}: a\n12/03/24, 10:16 - x{name}y: b\n")
+        assert read(chat, only=f"messages from {name}").count("\n") == 1
+    chat.write_text("".join(f"12/03/24, 10:1{i} - {n}: {i}\n" for i, n in enumerate("ABABC")))
     with pytest.raises(SourceError, match="third message from A: there are messages from A, B, C"):
         read(chat, only="third message from A")
     for only, numbers in (("message 2", "1"), ("messages 2-3", "12"), ("mails 4 to 9", "34")):
