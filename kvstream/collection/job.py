@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from kvstream.input.parts import Stretch
 from kvstream.input.sources import SourceSet
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings, table
+from kvstream.store.stores import find
 from kvstream.version import __version__
 
 STEM = 60
@@ -93,13 +95,11 @@ def _stem(name: str) -> str:
 
 def _weights(model: str) -> list[Any]:
     """Return sizes and times of the files of a local model; changed files change the result."""
-    path = Path(model)
-    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
-    return [
-        [file.name, file.stat().st_size, file.stat().st_mtime_ns]
-        for file in files
-        if file.suffix in _WEIGHTS
-    ]
+    path = find(model) or Path(os.path.expanduser(model))
+    files = [path] if path.is_file() else []
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 @dataclass(frozen=True)

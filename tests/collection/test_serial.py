@@ -257,3 +257,18 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
         "workers", "worker_memory", "max_unpacked",
     }  # fmt: skip
     assert {field.name for field in fields(Request)} == set(others) | untold
+
+
+@pytest.mark.parametrize("model", ["llamacpp:m", "~/m.gguf", "~/folder"])
+def test_other_weights_of_a_model_give_another_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    for name in ("HOME", "LLAMA_CACHE", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    found = set()
+    for text in ("one", "three"):
+        for name in ("m.gguf", "folder/model.safetensors"):
+            (tmp_path / name).write_text(text)
+        found.add(Job(ModelSettings(model=model), (Request((WHO,)),)).settings)
+    assert len(found) == 2
