@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import signal
 import sys
 import time
 import unicodedata
@@ -20,7 +21,7 @@ from make_documents import docx
 
 from kvstream.api.exact import Aim, count_of
 from kvstream.cli.app import run
-from kvstream.cli.shared import exact_answers
+from kvstream.cli.shared import each, exact_answers
 from kvstream.exact import counting
 from kvstream.exact.counting import Tally, count_words
 from kvstream.exact.scopes import restrict
@@ -464,6 +465,38 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("B*", "line"):
         assert run(["count", str(path), words, "-q"]) == 0
         assert capsys.readouterr() == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [("count", "{}", "Ada"), ("ask", "{}", "How often is Ada mentioned?")]
+)
+def test_an_interrupt_ends_the_counts_of_each_file(
+    tmp_path: Path, capsys: Any, monkeypatch: Any, command: tuple[str, ...]
+) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("Ada sails.\n")
+    count_of = exact_answers.count_of
+
+    def interrupted(*sources: Any, **how: Any) -> Any:
+        record = count_of(*sources, **how)
+        signal.raise_signal(signal.SIGINT)
+        return record
+
+    monkeypatch.setattr(exact_answers, "count_of", interrupted)
+    assert run([*(each.format(tmp_path) for each in command), "--each"]) == 130
+    shown = capsys.readouterr()
+    assert (shown.out.count("a.txt"), shown.out.count("b.txt")) == (1, 0)
+    assert "Interrupted: 2 of 3 documents not read." in shown.err
+
+
+def test_an_interrupt_ends_all_readings_of_a_model(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "a.csv").write_text("day,rain\n1,2\n")
+    (tmp_path / "b.txt").write_text("Ada sails.\n")
+    seen: list[Any] = []
+    monkeypatch.setattr(each, "read_each", lambda paths, options: seen.append(paths) or 130)
+    rows, who = "How many rows are there?", "Who sails?"
+    assert run(["ask", str(tmp_path), "-Q", rows, "-Q", who, "--each"]) == 130
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("what", [("", "--unit", "chapter"), ("Ada", "--only", "chapter 1")])

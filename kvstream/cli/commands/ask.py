@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.option import memory_option
 from kvstream.cli.options.table import Options, reading_command
 from kvstream.cli.shared import recalling
@@ -59,7 +60,9 @@ def command(
     if options.each:
         from kvstream.cli.shared.each import read_each
 
-        code = max([code, *(read_each(*each) for each in readings)])
+        for each in readings:
+            if (code := max(code, read_each(*each))) == INTERRUPTED:
+                break
         return SOME_FAILED if answered and code == SourceError.exit_code else code
     if not readings:
         return code

@@ -12,6 +12,7 @@ import click
 
 from kvstream.api.exact import UNITS, Aim
 from kvstream.api.options import Request
+from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import ROWS, Options, added
@@ -95,11 +96,13 @@ def command(
                 )
             return record
 
-        for name, record in for_each(sources, options, failures, read):
+        for name, record in for_each(sources, options, failures, read, interrupts):
             head = {"command": "count", **({"source": name} if name else {})}
             labels = [in_line(name)] if name else []
             show({**head, **record}, sys.stdout, as_json=options.json, labels=labels)
         for name, reason in failures.items() if options.json else ():
             line = {"command": "count", "source": name, "error": reason}
             sys.stdout.write(json_line(line, sys.stdout))
+    if interrupts.pressed and options.each:
+        return INTERRUPTED
     return SOME_FAILED if failures else 0

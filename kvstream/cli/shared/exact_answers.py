@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvstream.api import exact
 from kvstream.api.exact import Aim, asks_of_rows, count_of, route
+from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
@@ -77,7 +78,11 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
         output: Any = None
         load = cache(partial(query_model, replace(options, each=False)))
         for name, (records, more) in for_each(
-            paths, options, failures, lambda some: _answers(some, options, aims, interrupts, load)
+            paths,
+            options,
+            failures,
+            lambda some: _answers(some, options, aims, interrupts, load),
+            interrupts,
         ):
             if records and output is None:
                 refuse_closed(options.output)
@@ -106,6 +111,8 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
             output = output or opened_output(stack, replace(options, output=None))
             for name, reason in failures.items():
                 output.write(json_line({"document": name, "error": reason}, output))
+    if interrupts.pressed and options.each:
+        return INTERRUPTED, [], answered
     if rest.keys() == {()} and (options.report or options.stats):
         notes[NO_RUN] = None
     for note in notes:
@@ -125,10 +132,12 @@ def for_each(
     options: Options,
     failures: dict[str, str],
     read: Callable[[Sequence[str]], T],
+    interrupts: Interrupts,
 ) -> Iterator[tuple[str, T]]:
     """Yield what `read` returns for all sources, with --each for every source, with its name.
 
-    With --each, `failures` gets a source that cannot be read, and why; the others are read.
+    With --each, `failures` gets a source that cannot be read, and why; the others are read, up to
+    an interrupt.
     """
     names = [""]
     if options.each:
@@ -140,7 +149,10 @@ def for_each(
             names = [*files, *names]
             for message in messages:
                 say(f"Warning: {message}")
-    for name in names:
+    for place, name in enumerate(names):
+        if interrupts.pressed:
+            say(f"Interrupted: {len(names) - place:,} of {len(names):,} documents not read.")
+            return
         try:
             value = read([name] if name else paths)
         except SourceError as error:

@@ -31,6 +31,7 @@ const kv = (() => {
   const share = (part, whole) => {
     const percent = whole ? (100 * part) / whole : 0;
     if (percent > 0 && percent < 0.1) return "<0.1%";
+    if (percent >= 99.5 && percent < 100) return `${Math.min(percent, 99.9).toFixed(1)}%`;
     return `${percent < 9.95 ? percent.toFixed(1) : percent.toFixed(0)}%`;
   };
 
