@@ -220,8 +220,13 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         unit, count = few["unit"].lower(), int(few["count"])
         first, last = 1, count
         if few["which"].lower() == "last":
-            last = max((_number(line, unit) or 0 for line in lines_of(sources.again())), default=0)
+            ends = {line.block.source: n for line, n in _numbers(sources, unit)}
+            last = max(ends.values(), default=0)
             first = max(1, last - count + 1)
+            if len(ends) > 1:  # those of each, as `first` has them
+                own = _numbers(sources, unit)
+                places = (line.byte for line, n in own if n > ends[line.block.source] - count)
+                return Scope(only, ranges=tuple((at, at + 1) for at in places) or ((0, 0),))
         return Scope(only, span=(unit, first, last))
     if (sender := _FROM.fullmatch(only)) and (sender["name"] or sender["which"]):
         scope = Scope(only, sender=sender["name"] or "")
@@ -349,6 +354,13 @@ def _list(parts: list[Part], sources: Sequence[str] = ()) -> str:
         names.append(shortened(part.title, 40) + (f" ({place})" if place else ""))
     more = f" and {len(some) - NAMES:,} more" if len(some) > NAMES else ""
     return ", ".join(names) + more
+
+
+def _numbers(sources: SourceSet, unit: str) -> Iterator[tuple[Line, int]]:
+    """Yield the lines of a text that have a number, each with it."""
+    for line in lines_of(sources.again()):
+        if number := _number(line, unit):
+            yield line, number
 
 
 def _number(line: Line, unit: str) -> int | None:

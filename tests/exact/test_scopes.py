@@ -262,6 +262,19 @@ def test_lines_of_a_stream() -> None:
     assert "".join(b.text for b in sources) == "line 100\nline 101\nline 102\n"
 
 
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_lines_of_several_files(tmp_path: Path, which: str) -> None:
+    for name, count in (("a.txt", 9), ("b.txt", 1), ("c.txt", 3)):
+        (tmp_path / name).write_text("".join(f"{name[0]}{i}\n" for i in range(count)))
+    text = "".join(block.text for block in open_sources(str(tmp_path), only=f"{which} 2 lines"))
+    assert (
+        text.split()
+        == {"first": ["a0", "a1"], "last": ["a7", "a8"]}[which]
+        + ["b0"]
+        + ({"first": ["c0", "c1"], "last": ["c1", "c2"]}[which])
+    )
+
+
 def test_subheadings_stay_in_their_chapter(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("# One\n\na\n\n## Sub\n\nb\n\n```\n# no heading\n```\n\n# Two\n\nc\n")
