@@ -10,7 +10,7 @@ from typing import Unpack
 
 from kvstream.api.answer import Answer
 from kvstream.api.checks import path_of, positive_of, question_of, several_of
-from kvstream.api.memory import Memory, MemoryFile, QuestionOptions, with_entries
+from kvstream.api.memory import Memory, MemoryFile, QuestionOptions, inspect, with_entries
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import BudgetError, ModelError, SourceError, UsageError
@@ -103,7 +103,8 @@ def merge(
     paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
-    files = [with_entries(path) for path in paths]
+    # RAM holds the entries of one file at a time.
+    files = [p if isinstance(p, MemoryFile) else inspect(p).without_entries for p in paths]
     refuse_repeats(files)
     tokens = None
     if budget is not None:
@@ -114,7 +115,7 @@ def merge(
     answering = _answering_budget(files, tokens)
     result, parts = None, []
     for file in files:
-        memory = session.recall(file, RunSettings())
+        memory = session.recall(with_entries(file), RunSettings())
         if answering is not None:
             parts.append(KeptPart.of(memory))
         names = str(files[0].path), str(file.path)

@@ -18,6 +18,7 @@ from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.contents import Memory, Trace
 from kvstream.model.bounded import BoundedModel
+from kvstream.reporters.format import share
 from kvstream.run.feed import TokenFeed
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import broken_apart
@@ -41,8 +42,8 @@ STOPPED = "Reading was stopped after"
 
 def stopped_after(read: int, whole: int) -> str:
     """Return the warning of an interrupted reading; `whole`: tokens of the text, 0 if unknown."""
-    share = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
-    return f"{STOPPED} {read:,} tokens{share}; the rest was not read."
+    part = f" of about {whole:,} ({share(read, whole)})" if whole > read else ""
+    return f"{STOPPED} {read:,} tokens{part}; the rest was not read."
 
 
 def out_of_sight(model: str, sight: int, budget: int) -> str:

@@ -278,7 +278,7 @@ class Scouting:
         if not len(passages) and not passages.dropped:
             raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
         if request.interrupted() and (sources.ends_on_interrupt or not ended):
-            trace.interrupted = True
+            trace.interrupted, trace.waiting = True, sources.bytes_read - trace.end
             scouted.warnings.append(stopped_after(trace.read, stream.estimate() or 0))
         trace.records, trace.notes = sources.records, sources.notes
         scouted.warnings += sources.warnings
@@ -421,6 +421,7 @@ class Scouting:
             tokens_per_s=read / scouted.seconds if scouted.seconds else 0.0,
             coverage=None,
             interrupted=scouted.trace.interrupted,
+            waiting=scouted.trace.waiting,
             warnings=second.warnings(scouted.warnings, scouted.passages, unfound),
             of_reading=tuple(scouted.warnings),
             skim=second.to_json(None, scouted.passages, None),

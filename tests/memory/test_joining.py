@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from digests import digest_of
 
 from kvstream.answer.answering import answer, result_of
+from kvstream.api.model import Model
 from kvstream.engine.budget import BudgetSplit
 from kvstream.errors import BudgetError, UsageError
 from kvstream.events import Answered, returned
@@ -410,3 +412,23 @@ def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
     told = result_of(memory, asked["question"])[0].narrowed
     assert told is not None
     assert told["sources"] == [str(stories[0])]
+
+
+def test_one_file_at_a_time_is_held_while_they_are_joined(
+    session: Session, stories: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{number}.kvs" for number in range(3)]
+    for story, path in zip(stories, paths, strict=True):
+        saving.save(read(session, story, "streaming"), path)
+    look, held, most = saving.look, list[Any](), 0
+
+    def looked(path: Path) -> Any:
+        nonlocal most
+        file = look(path)
+        held.append(weakref.ref(max(file.content.tensors.values(), key=torch.numel)))
+        most = max(most, sum(each() is not None for each in held))
+        return file
+
+    monkeypatch.setattr(saving, "look", looked)
+    assert len(Model(session).merge(paths).sources) == 3
+    assert (len(held), most) == (6, 1)

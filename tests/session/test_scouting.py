@@ -665,6 +665,21 @@ def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: P
         beside_of(state, {})
 
 
+def test_a_word_search_that_was_stopped_says_how_much_it_read(
+    session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The ship sailed to the port of Ostend with salt.\n" * 9000)
+    asked = iter((False, False, True))
+    answer = Model(session).ask(
+        path, "Which port?", method="passages", budget=512, max_tokens=4,
+        interrupted=lambda: next(asked, True),
+    )  # fmt: skip
+    read, waiting = answer.result.bytes_read[0], answer.result.waiting
+    assert waiting > 0
+    assert read + waiting == (answer.result.receipt or {})["input"]["bytes"]
+
+
 def test_short_lines_that_were_kept_can_be_read_again() -> None:
     from kvstream.memory.packing import beside_of, packed_kept
 

@@ -45,7 +45,7 @@ def command(files: tuple[Path, ...], options: Options) -> None:
     check_files(options, [str(path) for path in files])
     writing.check_writable(target)
     check_early(options)
-    parts = [inspect(path) for path in files]  # read once, for the checks and the merge
+    parts = [inspect(path).without_entries for path in files]
     refuse_repeats(parts)
     options = loaded_as(of_maker(str(parts[0].model["name"]), options), parts[0])
     budget = options.request.run.budget
