@@ -190,7 +190,7 @@ class _Reading:
         while at < len(tokens):
             for end in range(min(len(tokens), at + LONGEST), at, -1):
                 phrase = self.text[tokens[at].start() : tokens[end - 1].end()]
-                quote = tokens[at]["quoted"] if end - at == 1 else None
+                quote = (tokens[at]["quoted"] or "").strip() if end - at == 1 else ""
                 part = self._part(quote or phrase, single=end - at == 1, quoted=bool(quote))
                 if part is not None:
                     self.done |= part.kind == "-" and part.text in terms.DEEDS

@@ -261,7 +261,7 @@ def codec_of(name: str) -> str | None:
     name = name.lower().removesuffix("-i")
     try:
         codec = codecs.lookup("cp932" if name == "x-sjis" else name)
-    except LookupError:
+    except (LookupError, ValueError):  # a NUL in the name
         return None
     # A page with a readable declaration is not UTF-16. Some codecs are for bytes, or not for pages.
     if codec.name.startswith(_NOT_OF_PAGES) or not codec._is_text_encoding:

@@ -253,9 +253,9 @@ class _Page:
             self.lines.begin_cell(Cell("", columns, rows, heading=tag == "th"))
 
     def data(self, text: str) -> None:
-        if self._drops or self._reading:
-            return
         text = text.replace("\u00ad", "")
+        if self._drops or self._reading or not text:
+            return
         if self._pre:
             begins = _INDENTED if self._last in ("", "\n") else _INDENTED_LATER
             text = begins.sub(lambda match: INDENT * len(match[0].expandtabs(4)), text)

@@ -45,7 +45,11 @@ _NO_NUMBER = re.compile(r"-?(?:NaN|Infinity)")
 _LONG_NUMBER = re.compile(r"\d{100,}")
 """Digits that no text has. More than Python converts to an integer crash ijson."""
 _BEGUN = re.compile(r"[-A-Za-z]{1,9}\Z")
-_TOKEN = re.compile(r'"|\\u.{0,4}|\\.?|[^"\\]+', re.DOTALL)
+_PAIR = r"\\u[dD][89abAB]..\\u[dD][c-fC-F].."
+_TOKEN = re.compile(rf'"|{_PAIR}|\\u.{{0,4}}|\\.?|[^"\\]+', re.DOTALL)
+_HALF = re.compile(r"\\u[dD][89a-fA-F]..")
+"""Half a character, which ijson refuses."""
+LONGEST_ESCAPE = 12
 
 
 class Notebook:
@@ -202,14 +206,16 @@ def _with_short_strings(read: Read) -> Iterator[bytes]:
     ended = False
     while not ended:
         ended = not (data := read(BLOCK) or b"")
-        tokens, rest = _TOKEN.finditer(rest + decoder.decode(data, ended)), ""
+        text, rest = rest + decoder.decode(data, ended), ""
         short = []
-        for match in tokens:
+        for match in _TOKEN.finditer(text):
             token = match[0]
             escape = token[0] == "\\"
-            if escape and not ended and len(token) < (6 if token[1:2] == "u" else 2):
-                rest = token
-            elif token == '"':
+            if escape and not ended and len(text) - match.start() < LONGEST_ESCAPE:
+                rest = text[match.start() :]
+                break
+            token = "\\ufffd" if escape and _HALF.fullmatch(token) else token
+            if token == '"':
                 short.append(f"{CUT}{token}" if length > LONGEST_STRING else token)
                 length = 0 if length < 0 else -1
             elif length < 0:

@@ -285,7 +285,7 @@ NOT_CERTAIN = (
     "how many rows where state is not paid", "how many rows are not paid", "how many sold rows",
     "how many rows where state contains paid or missing", "who sold the most boxes",
     "is Oslo the city with the most boxes", "how many rows where boxes is 12345678901234567890",
-    "how many rows where id is above 6",
+    "how many rows where id is above 6", "what is the largest ' ' price",
 )  # fmt: skip
 CERTAIN = {
     "how many rows where boxes <> 12": "SELECT COUNT(*) FROM t WHERE boxes IS NOT 12",

@@ -700,6 +700,7 @@ def test_numbers_of_lists_of_a_docx(tmp_path: Path) -> None:
         ("<ol start=9><li>a<li><p>b</p><ul><li>c</ul><li>d</ol>e", "9. a\n\n10. b\nc\n11. d\ne"),
         ("<ol type=I><li>a<li value=4>b</ol><ol type=a><li>c</ol>", "I. a\nIV. b\na. c"),
         ("<nav><ol><li>a</ol></nav><ol><li>1. b<li>2. c</ol>", "a\n1. b\n2. c"),
+        ("<ol><li>&shy;<li>&shy;<b>b</b></ol>", "2. b"),
     ],
 )
 def test_numbers_of_lists_of_a_page(tmp_path: Path, markup: str, text: str) -> None:

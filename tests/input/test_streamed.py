@@ -266,6 +266,7 @@ def test_a_mail_that_is_damaged_or_odd_is_read(tmp_path: Path) -> None:
             b"Content-Type: multipart/mixed\n", b'Content-Type: multipart/mixed; boundary="b"\n',
             b"Content-Type: ;;;\n", b"Subject: =?x-no?q?=ff?=\n", b"Content-Type: text/html\n",
             b"Content-Transfer-Encoding: uuencode\n", b"\xe4: \xff\n",
+            b'Content-Type: text/plain; charset="a\0b"\n',
         ):  # fmt: skip
             assert text_of(tmp_path, "a.eml", letter(body, headers)).startswith("From: Liv")
 
@@ -382,6 +383,14 @@ def test_numbers_that_python_writes_beside_json(tmp_path: Path, monkeypatch: Any
     for size in (1, 2, 7, 1 << 16):
         monkeypatch.setattr("kvstream.input.notebook.BLOCK", size)
         assert text_of(tmp_path, "a.ipynb", json.dumps({"cells": [cell]})) == "NaN is -Infinity\n\n"
+
+
+def test_half_characters_of_a_notebook(tmp_path: Path, monkeypatch: Any) -> None:
+    source = "\ud83d\ude00 \ud83d \ude00\ud83d\\ud83d\\"
+    for size in (1, 2, 7, 1 << 16):
+        monkeypatch.setattr("kvstream.input.notebook.BLOCK", size)
+        text = text_of(tmp_path, "a.ipynb", json.dumps({"cells": [{"source": source}]}))
+        assert text == "\U0001f600 \ufffd \ufffd\ufffd\\ud83d\\\n\n"
 
 
 def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
