@@ -209,8 +209,10 @@ def refuse_idle(options: Mapping[str, Any], temp: float) -> None:
 
 
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options; at temperature 0 without those of sampling."""
-    idle = () if options.get("temp") else SAMPLING
+    """Return the options; at temperature 0 without those of sampling, and beside an extract without
+    those of a written answer."""
+    idle = set(() if options.get("temp") else SAMPLING)
+    idle |= {name for name, row in TABLE.items() if any(map(options.get, row.excludes))}
     return {name: value for name, value in options.items() if name not in idle}
 
 

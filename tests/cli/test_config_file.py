@@ -222,3 +222,15 @@ def test_options_of_sampling_may_wait_for_a_temperature(cli, write, tmp_path, ea
     assert cli("remember", str(book), "-o", str(memory), "--budget", "300").code == 0
     ran = cli("ask", "-m", "pocket", "--memory", str(memory), "Who?", "-n", "2")
     assert ran.code == 0, ran.stderr
+
+
+@pytest.mark.parametrize("default", ["temp = 0.7", "brief = true", "strict = true"])
+def test_defaults_of_written_answers_do_not_concern_an_extract(
+    cli, write, tmp_path: Path, default: str
+) -> None:
+    text, memory = tmp_path / "text.txt", str(tmp_path / "text.kvs")
+    text.write_text("Ada hid the letter. Bea found it.\n")
+    write(default)
+    assert cli("remember", str(text), "-o", memory, "-m", "pocket").code == 0
+    done = cli("ask", "--memory", memory, "Who found it?", "--extract")
+    assert (done.code, "Bea found it." in done.stdout) == (0, True), done.stderr

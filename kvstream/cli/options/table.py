@@ -164,7 +164,7 @@ class Options:
     def answers(self) -> dict[str, Any]:
         """The given options of `Memory.ask`."""
         options = {name: self.value(name) for name in self.request.choices & set(api.PER_ANSWER)}
-        return api.effective(options)  # without options of sampling that come from the config file
+        return api.effective(options)  # without idle ones that come from the config file
 
     def value(self, name: str) -> Any:
         """Return the value of an option of the table."""
