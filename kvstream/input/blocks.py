@@ -130,10 +130,10 @@ class BlockDecoder:
         data = self.rest + data
         _notes.spans, _notes.controls = [], []
         text, widths, wrong = self._decode(data, final)
-        if not text:
-            return None
         start = self.position
         self.position += len(data) - len(self.rest)
+        if not text:  # it may be an escape sequence of the encoding
+            return None
         if wrong:
             self.invalid += sum(end - begin for begin, end in wrong)
             if self.first_invalid is None:

@@ -316,15 +316,16 @@ class OtherDecoder(BlockDecoder):
         decoder.setstate((b"", state))
         each: list[int] = []
         waiting = 0
-        for at in range(len(data)):
-            waiting += 1
-            new = len(decoder.decode(data[at : at + 1], final and at + 1 == len(data)))
-            if new:
-                # If invalid bytes are replaced, the bytes after them may complete characters too.
-                each += [max(waiting - new + 1, 1), *[1] * (new - 1)][:waiting]
-                each += [0] * (new - waiting)
-                waiting = 0
+        with suppress(UnicodeError):  # a codec that reads byte by byte may refuse what it replaces
+            for at in range(len(data)):
+                waiting += 1
+                new = len(decoder.decode(data[at : at + 1], final and at + 1 == len(data)))
+                if new:
+                    # If bytes are replaced, those after them may complete characters too.
+                    each += [max(waiting - new + 1, 1), *[1] * (new - 1)][:waiting]
+                    each += [0] * (new - waiting)
+                    waiting = 0
         if len(each) == len(text) and sum(each) == len(data):
             return np.array(each, dtype=np.int64)
         # The codec replaces other bytes if it sees more at once: distribute the bytes evenly.
-        return np.diff(np.arange(len(text) + 1) * len(data) // len(text))
+        return np.diff(np.arange(len(text) + 1) * len(data) // max(len(text), 1))

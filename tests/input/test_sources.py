@@ -644,6 +644,17 @@ def test_japanese_of_7_bits(tmp_path: Path) -> None:
         assert (b"\x1b$B" + data[begin:whole]).decode("iso2022_jp") == "手紙"
 
 
+def test_damaged_or_slow_japanese_of_7_bits() -> None:
+    data = "灯台守の手紙\nread on\n机の上\n".encode("iso2022_jp")
+    begin = data.index(b"\x1b(B")
+    for damage in (b"\x94", b"\0", b"\x1b"):
+        damaged = data[: begin + 2] + damage + data[begin + 3 :]
+        assert text_of(open_sources(["-"], stdin=Drip([damaged]))).startswith("灯台守の手紙")
+    cuts = [data[:begin], data[begin : begin + 3], data[begin + 3 :]]
+    blocks = list(open_sources(["-"], stdin=Drip(cuts)))
+    assert blocks[-1].offsets()[-1] == len(data)
+
+
 @pytest.mark.parametrize("name", WORDS)
 @pytest.mark.parametrize("pipe", [False, True])
 def test_other_encodings_are_known_and_told(tmp_path: Path, name: str, pipe: bool) -> None:
