@@ -28,6 +28,7 @@ from kvstream.settings import ModelSettings
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 Command = Literal["ask", "summarize", "compare", "remember"]
+ONE_TEXT = "is for one text, not for many documents; leave it out."
 
 
 class EachOptions(FileOptions, total=False):
@@ -116,6 +117,8 @@ def _each(
     loading = dict_of("loading", {} if value is None else value)
     if not callable(where.get("progress") or callable):
         raise UsageError(f"progress= takes a function, not {kind(where['progress'])}.")
+    if loading.get("skim") or (isinstance(model, Model) and (model.scouting or model.chooses)):
+        raise UsageError(f"skim {ONE_TEXT}")
     method_settings = settings_of(rest.pop("set", None))
     each = api.by_method(method_settings, methods) if methods else [{"set": method_settings}]
     requests = [api.request_of(questions, **{**rest, "command": command, **own}) for own in each]
@@ -155,9 +158,9 @@ def each_of(
     learned = settings.model == POCKET
     parts = []
     for request in requests:
-        for name in ("checkpoint", "every"):
-            if getattr(request, name) is not None:
-                raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
+        for name in ("checkpoint", "every", "follow", "shards"):
+            if getattr(request, name):
+                raise UsageError(f"{name} {ONE_TEXT}")
         if request.command == "remember":
             api.refuse_passages(request.run.method)
         parts.append(api.with_method(request, learned=learned, extracts=learned))

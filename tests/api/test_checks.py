@@ -11,6 +11,7 @@ import pytest
 
 import kvstream
 from kvstream.api.model import Model
+from kvstream.session.scouting import Scouting
 from kvstream.settings import Budget
 
 TEXT = "Ada hid the letter."
@@ -252,6 +253,17 @@ def test_methods_to_compare_are_a_list_of_some(model, tmp_path: Path) -> None:
         refused(lambda methods=methods: model.compare(**asked, methods=methods), says)
         each = {"methods": methods, "model": model}
         refused(lambda each=each: kvstream.ask_each(tmp_path, "Who?", **each), says)
+
+
+@pytest.mark.parametrize(
+    "options", [{"follow": True}, {"shards": 2}, {"loading": {"skim": "words"}}, {"model": None}]
+)
+def test_many_documents_take_no_option_of_one_text(model, tmp_path: Path, options) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    if "model" in options:
+        options = {"model": Model(model.session, Scouting(model.session))}
+    says = "is for one text, not for many documents"
+    refused(lambda: kvstream.ask_each(tmp_path, "Who?", **options), says)
 
 
 @pytest.mark.parametrize("options", [{"strict": True}, {"brief": True}, {"temp": 0.5}])

@@ -43,7 +43,7 @@ def read_each(paths: Sequence[str], options: Options) -> int:
             interrupts.then += "; later the same command continues with the rest"
         if options.model == POCKET and not options.quiet:
             reporter.tell(demonstration(options))
-        alone = options.asking(checkpoint=None, every=None)
+        alone = options.asking(checkpoint=None, every=None, follow=False)
         if compares:
             alone = alone.asking(command="compare")
         outcomes = each_of(
