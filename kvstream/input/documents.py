@@ -93,11 +93,13 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
 
 
 @contextmanager
-def _readable(kind: str, path: Path) -> Iterator[None]:
+def _readable(
+    kind: str, path: object, known: tuple[type[Exception], ...] = (SourceError,)
+) -> Iterator[None]:
     """Raise SourceError for the many kinds of errors of parsers for a file they cannot read."""
     try:
         yield
-    except SourceError:
+    except known:
         raise
     except Exception as error:
         raise unreadable(path, kind, error) from error
@@ -124,13 +126,14 @@ def stream_parts(
     """Yield a document from a stream of `size` bytes, if known; None when the stream pauses."""
     patience, share = Patience(name, size), 0.0
     read = patience.outside(head.read)
-    for block in patience.over(_blocks(kind, read, name, notes, warnings)):
-        if block is None:
-            yield None
-            continue
-        patience.size = max(patience.size, head.offset)
-        before, share = share, min(1.0, head.offset / max(size, 1)) if size else 0.0
-        yield from parts(block, before, share)
+    with _readable(kind, name, (SourceError, OSError)):
+        for block in patience.over(_blocks(kind, read, name, notes, warnings)):
+            if block is None:
+                yield None
+                continue
+            patience.size = max(patience.size, head.offset)
+            before, share = share, min(1.0, head.offset / max(size, 1)) if size else 0.0
+            yield from parts(block, before, share)
 
 
 def _blocks(

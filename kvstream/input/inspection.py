@@ -274,10 +274,6 @@ def not_text(start: bytes, name: str, hole: int = 0) -> str | None:
     )
 
 
-class DamagedError(SourceError):
-    """Compressed data cannot be unpacked completely."""
-
-
 def damage_of(name: str, kind: str, position: int, error: BaseException) -> str:
     if isinstance(error, EOFError):
         return f"{name} is damaged: its {kind} data ends before any text; fetch or pack it again."

@@ -16,7 +16,7 @@ from kvstream.input import documents, formats
 from kvstream.input.blocks import Part
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import COMPRESSED, SNIFF, PeekedStream
-from kvstream.input.inspection import DamagedError, OneSource, damage_of, not_text, without_hole
+from kvstream.input.inspection import OneSource, damage_of, not_text, without_hole
 from kvstream.input.messages import Messages
 from kvstream.input.source import shown_name
 
@@ -47,18 +47,13 @@ class SourcePieces:
 
     def of(self, source: OneSource) -> Generator[bytes | Part, None, None]:
         """Yield a source in pieces, empty at a pause, or as parts."""
-        if source.kind in documents.LIBRARIES and source.path is not None:
-            try:
+        name = shown_name(source.name)
+        try:
+            if source.kind in documents.LIBRARIES and source.path is not None:
                 yield from documents.parts_of(
                     source.kind, source.path, self.messages.notes, self.messages.general
                 )
-            except SourceError as error:
-                if not source.folder:
-                    raise
-                self.messages.damage(source, error)
-            return
-        name = shown_name(source.name)
-        try:
+                return
             with self._open(source) as head:
                 as_it_is = self.plain or source.plain or source.followed
                 kind = "plain" if source.followed or source.plain else formats.kind_of(head.look())
@@ -91,7 +86,7 @@ class SourcePieces:
                 yield from plain
                 if kind == "plain" and source.path is not None and source.size is not None:
                     self._warn_if_cut(source, source.path, source.size)
-        except DamagedError as error:
+        except SourceError as error:
             if not source.folder:
                 raise
             self.messages.damage(source, error)
@@ -138,7 +133,7 @@ class SourcePieces:
                     continue
             except EOFError as error:
                 if not position:
-                    raise DamagedError(damage_of(name, kind, 0, error)) from error
+                    raise SourceError(damage_of(name, kind, 0, error)) from error
                 self.messages.ended_early(
                     source,
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
@@ -146,7 +141,7 @@ class SourcePieces:
                 )
                 return
             except damage as error:
-                raise DamagedError(damage_of(name, kind, position, error)) from error
+                raise SourceError(damage_of(name, kind, position, error)) from error
             if fill and not position:
                 while len(data) < size and (more := read(size - len(data))):
                     data += more

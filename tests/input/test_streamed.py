@@ -385,6 +385,19 @@ def test_numbers_that_python_writes_beside_json(tmp_path: Path, monkeypatch: Any
         assert text_of(tmp_path, "a.ipynb", json.dumps({"cells": [cell]})) == "NaN is -Infinity\n\n"
 
 
+def test_a_damaged_document_ends_no_folder_and_no_pipe(tmp_path: Path) -> None:
+    deep = b"MIME-Version: 1.0\n" + b"Content-Type: message/rfc822\n\n" * 2000
+    for name, data in (("a.ipynb.gz", b'{"cells": [x'), ("b.eml", deep), ("b.eml.gz", deep)):
+        packed = gzip.compress(data) if name.endswith(".gz") else data
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(SourceError, match="cannot be read as"):
+            list(open_sources(["-"], stdin=io.BytesIO(packed)))
+    (tmp_path / "c.txt").write_text("It rained.\n")
+    sources = open_sources([str(tmp_path)])
+    assert "".join(block.text for block in sources).endswith("It rained.\n")
+    assert "3 × document that cannot be read" in sources.warnings[0]
+
+
 def test_half_characters_of_a_notebook(tmp_path: Path, monkeypatch: Any) -> None:
     source = "\ud83d\ude00 \ud83d \ude00\ud83d\\ud83d\\"
     for size in (1, 2, 7, 1 << 16):
