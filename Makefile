@@ -1,6 +1,6 @@
 # Two commands, each of which sets itself up in .venv:
 #   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers;
-#                it fetches the best model that fits this machine (93 to 1,117 MB), if that can be
+#                it fetches the best model below 500 MB that fits this machine, if that can be
 #                reached, and says which
 #   make test    everything that has to hold: ruff, mypy, pytest
 # And four that fetch more:

@@ -151,7 +151,8 @@ class Request:
         "Wait for more text at the end of the last file, like tail -F, and print answers that "
         "change (see --every; default 10s); Ctrl-C ends it, or --until-answer.",
         helps={"summarize": "Wait for more text at the end of the last file, like tail -F, and "
-               "print what is new (see --every; default 10s); Ctrl-C ends it."},
+               "print what is new (see --every; default 10s; the page of a log without --every "
+               "only at the end); Ctrl-C ends it."},
         only=ON_THE_WAY, one_model=True, one_reading=True, of_results=False,
         one_text="--follow waits for more of one text",
     )  # fmt: skip
