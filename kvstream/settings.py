@@ -267,7 +267,7 @@ def check(settings: Any) -> None:
     """Check the values of settings by their rows. Raises UsageError."""
     for name, row in table(type(settings)).items():
         value = getattr(settings, name)
-        if (value is None and row.default is None) or (value == PAPER and "str" in row.kind):
+        if (value is None and row.default is None) or (value == PAPER and "| str" in row.kind):
             continue
         if row.choices and value not in row.choices:
             raise UsageError(f"{name} is one of {', '.join(row.choices)}, not {value!r:.80}.")
