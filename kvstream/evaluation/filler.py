@@ -16,8 +16,8 @@ from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2
 """Maximum number of characters held from the given texts."""
-CHARS_A_TOKEN = 6
-"""Characters to take per token. No prose needs more."""
+CHARS_A_TOKEN = (6, 24, 96)
+"""Characters to take per token. No prose needs more than the first number; tables may."""
 # The end of a paragraph, or a period after three letters: "Mr." and "e.g." end no sentence.
 _BOUNDARY = re.compile(r"\n{2,}(?=\S)|(?<=[a-z]{3})[.!?][\"'”’)]?\s+(?=[A-Z\"“'‘])")
 _SPACE = re.compile(r"\s+")
@@ -48,11 +48,14 @@ class Filler:
         """Return text of `tokens` tokens that begins at a random boundary in the supply."""
         if tokens <= 0:
             return ""
-        text = self._piece(tokens * CHARS_A_TOKEN, rng)
-        starts = tokenizer.spans(text).starts
-        if len(starts) <= tokens:
-            return text
-        return text.encode("utf-8")[: int(starts[tokens])].decode("utf-8", "ignore")
+        state = rng.getstate()
+        for chars in CHARS_A_TOKEN:
+            rng.setstate(state)
+            text = self._piece(tokens * chars, rng)
+            starts = tokenizer.spans(text).starts
+            if len(starts) > tokens:
+                return text.encode("utf-8")[: int(starts[tokens])].decode("utf-8", "ignore")
+        return text
 
     def _piece(self, chars: int, rng: random.Random) -> str:
         if self.text is None:
@@ -100,7 +103,7 @@ def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]
 def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
     """Return about `tokens` tokens of `text` with `needle` in the middle."""
     starts = tokenizer.spans(text).starts
-    at = len(text[: text.index(needle)].encode("utf-8"))
+    at = len(text[: text.index(needle) + len(needle) // 2].encode("utf-8"))
     index = int(np.searchsorted(starts, at))
     first = max(0, min(index - tokens // 2, len(starts) - tokens))
     last = min(first + tokens, len(starts))

@@ -20,6 +20,8 @@ from kvstream.evaluation.harness import ask, model_identity, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import NEAR, WHOLE, Case
+from kvstream.methods.registry import make
+from kvstream.run.plan import budget_tokens
 from kvstream.sample.document import Fact, make_facts
 from kvstream.session.session import Session
 
@@ -117,7 +119,7 @@ def _run(
         run = room_for(session, run, tokens)
     elif case.view == NEAR:
         needles = needles[:1]
-        budget = run.budget.tokens if run.budget and run.budget.tokens else 4096
+        budget = budget_tokens(session.model, run.budget, make(run.method))
         text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
     start = time.perf_counter()
     try:

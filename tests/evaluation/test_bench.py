@@ -28,7 +28,7 @@ from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, room_for
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
-from kvstream.evaluation.sweep import Case, cases, parse_settings
+from kvstream.evaluation.sweep import NEAR, Case, cases, parse_settings
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
@@ -66,6 +66,13 @@ def test_a_short_text_is_repeated(tokenizer: Any, tmp_path: Path) -> None:
     assert text.count("short text") > 10
 
 
+def test_a_text_of_long_tokens_has_as_many(tokenizer: Any) -> None:
+    text = Filler("internationalization characteristically " * 300, "").cut(
+        tokenizer, 1000, random.Random(1)
+    )
+    assert len(tokenizer.encode(text)) == pytest.approx(1000, abs=2)
+
+
 def test_boundaries_are_between_sentences() -> None:
     text = "He met Mr. Brown there. Then it rained.\n\nA new day."
     assert text[boundary(text, 3) :].startswith("Then")
@@ -84,6 +91,22 @@ def test_needles_lie_at_their_depth_in_tokens(tokenizer: Any, depth: float) -> N
     near = around(planted, tokenizer, "The needle is here.", 100)
     assert "The needle is here." in near
     assert len(tokenizer.encode(near)) == pytest.approx(100, abs=3)
+
+
+def test_a_long_needle_is_whole_in_the_text_around_it(tokenizer: Any) -> None:
+    (fact,) = needle.make_needles(needle.Plan("kv", (1500,), (0.5,)), random.Random(1), 0)
+    text = Filler.of([]).cut(tokenizer, 1500, random.Random(2))
+    planted = insert(text, tokenizer, [(0.5, fact.sentence)])
+    assert fact.sentence.strip() in around(planted, tokenizer, fact.sentence, 130)
+
+
+def test_a_budget_in_bytes_limits_the_text_around_a_needle(session: Session) -> None:
+    near = cases(
+        RunSettings(max_tokens=4), methods=[], budgets=[Budget(bytes=2_000_000)], baselines=[NEAR]
+    )
+    trials = needle.trials(session, Filler.of([]), needle.Plan("passkey", (900,), (0.5,), 1), near)
+    (record,) = measure(trials, Records())
+    assert record["read"] == pytest.approx(needle.NEAR_SHARE * record["budget"], abs=3)
 
 
 def test_needles_of_one_place_keep_their_order(tokenizer: Any) -> None:
