@@ -94,7 +94,8 @@ def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
 
 def too_long(error: BudgetError) -> str:
     """Return why a text does not fit `room_for`, without the advice on larger budgets."""
-    return f"{str(error).partition(';')[0]}, the length that the model was trained for."
+    reason, advice, _ = str(error).partition("; use a larger")
+    return f"{reason}, the length that the model was trained for." if advice else reason
 
 
 def model_identity(session: Session) -> dict[str, str]:

@@ -240,7 +240,7 @@ def _row(group: list[Record]) -> Record:
     questions = [(r["document"], q) for r in group for q in r.get("questions", ())]
     row: Record = {"bench": "qa", **{k: group[0].get(k) for k in CASE_KEYS}, "n": len(questions)}
     row |= left_out(group)
-    if "within" in group[0]:
+    if "within" in group[0] and row["method"] != WHOLE:  # which reads the context alone
         row["within"] = group[0]["within"]
     for name in (*MEANS, "choice"):
         scores = [(document, q[name]) for document, q in questions if name in q]
@@ -249,24 +249,25 @@ def _row(group: list[Record]) -> Record:
             row[name] = round(mean, 4)
             if low < high:  # one document does not tell how documents vary
                 row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
-    answerable = [q for _, q in questions if q["answers"] and "abstains" in q]
-    unanswerable = [q for _, q in questions if not q["answers"] and "abstains" in q]
+    answerable = [(d, q["abstains"]) for d, q in questions if q["answers"] and "abstains" in q]
+    unanswerable = [(d, q["abstains"]) for d, q in questions if not q["answers"]]
     if answerable:
-        refusals = sum(q["abstains"] for q in answerable)
-        row["answered"] = round(1 - refusals / len(answerable), 4)
-        row |= _share("refused", refusals, len(answerable))
+        row |= _share("refused", answerable)
+        row["answered"] = round(1 - row["refused"], 4)
     if unanswerable:
         row["unanswerable"] = len(unanswerable)
-        count = sum(q["abstains"] for q in unanswerable)
-        row |= _share("recognised", count, len(unanswerable))
+        row |= _share("recognised", unanswerable)
     return row
 
 
-def _share(name: str, count: int, of: int) -> Record:
-    return {
-        name: round(count / of, 4),
-        f"{name}_interval": [round(x, 4) for x in wilson(count, of)],
-    }
+def _share(name: str, refusals: Sequence[tuple[str, bool]]) -> Record:
+    """Return the share of refusals, given with the document of each question."""
+    documents, values = zip(*refusals, strict=True)
+    share, low, high = mean_interval([float(v) for v in values], documents)
+    if len(set(documents)) == len(documents):  # they are independent
+        low, high = wilson(sum(values), len(values))
+    interval = {f"{name}_interval": [round(low, 4), round(high, 4)]} if low < high else {}
+    return {name: round(share, 4), **interval}
 
 
 def so_far(records: Sequence[Record]) -> str:

@@ -25,7 +25,7 @@ from kvstream.evaluation import needle, perplexity, qa, report
 from kvstream.evaluation.confidence import difference_interval, wilson
 from kvstream.evaluation.datasets import Question
 from kvstream.evaluation.filler import Filler, around, boundary, insert
-from kvstream.evaluation.harness import PRECISION, room_for
+from kvstream.evaluation.harness import PRECISION, room_for, too_long
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.sweep import NEAR, Case, cases, parse_settings
@@ -494,6 +494,27 @@ def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
     assert (row["unanswerable"], row["recognised"]) == (2, 0.5)
 
 
+def test_refusals_about_one_document_are_not_independent() -> None:
+    refused, told = (qa.score(qa.Question("q", ("red",)), a) for a in ("not in the text", "red"))
+
+    def interval(*documents: tuple[str, list[Any]]) -> list[float] | None:
+        base = {**dict.fromkeys(CASE_KEYS), "method": "m"}
+        (row,) = qa.rows([{**base, "document": d, "questions": q} for d, q in documents])
+        assert row["refused"] == row["answered"] == 0.5
+        return row.get("refused_interval")
+
+    assert interval(("a", [refused] * 40), ("b", [told] * 40)) == [0.0, 1.0]
+    assert interval(("a", [refused, told])) is None
+    each = [(str(i), [told if i % 2 else refused]) for i in range(20)]
+    assert interval(*each) == pytest.approx(wilson(10, 20), abs=1e-4)
+
+
+def test_only_what_reads_the_longer_text_names_its_length() -> None:
+    base = {**dict.fromkeys(CASE_KEYS), "document": "d", "questions": [], "within": 900}
+    rows = qa.rows([{**base, "method": method} for method in ("streaming", "whole")])
+    assert [row.get("within") for row in rows] == [900, None]
+
+
 def test_attributes_of_several_types_are_rows() -> None:
     base: dict[str, Any] = dict.fromkeys(CASE_KEYS)
     right = qa.score(qa.Question("q", ("red",)), "red")
@@ -658,6 +679,11 @@ def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path
         rows = {row["method"]: row for row in rows_of(done)}
         assert {method: row["n"] for method, row in rows.items()} == {"streaming": 4, "whole": 2}
         assert "the length that the model was trained for" in done.stderr
+
+
+def test_a_question_longer_than_a_full_cache_is_told_as_such() -> None:
+    told = "A budget of 8 leaves 0 of 64. Use a shorter question; the model was trained for 8."
+    assert too_long(BudgetError(told)) == told
 
 
 def test_a_full_cache_has_room_for_the_answer(session: Session) -> None:
