@@ -305,7 +305,7 @@ def stated(text: object) -> str:
 
 def size_of(size: int | str | None) -> int | None:
     """Return a size in bytes, from ``512MB``, ``16GiB`` or a number. Raises UsageError."""
-    if size is None or isinstance(size, int):
+    if size is None or (is_whole(size) and size > 0):
         return size
     try:
         number = Budget.parse(str(size)).bytes
