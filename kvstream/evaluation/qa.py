@@ -12,10 +12,11 @@ from kvstream.evaluation import metrics
 from kvstream.evaluation.confidence import mean_interval, wilson
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, ask, model_identity, open_reader, room_for, too_long
+from kvstream.evaluation.harness import IdFeed, ask, model_identity, room_for, too_long
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped, left_out
 from kvstream.evaluation.splits import is_heldout
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
@@ -201,10 +202,14 @@ def _choose(session: Session, text: str, question: Question, run: RunSettings) -
     ids = session.tokenizer.encode(text)
     options = [session.tokenizer.encode(f" {o.strip()}", continuing=True) for o in question.options]
     run = replace(run, max_tokens=max(run.max_tokens, *map(len, options)))
-    reader, prompt = open_reader(session, [question.text], run, len(ids))
+    plan = session.settle(Request((question.text,), run))
+    if plan.ends is not None and sum(plan.ends) < len(ids):
+        first, last = plan.ends
+        ids = ids[:first] + ids[len(ids) - last :]
+    reader = plan.reader(session.model, run, len(ids))
     for _ in reader.read(IdFeed(ids)):
         pass
-    tail = prompt.tail(question.text)
+    tail = plan.prompt.tail(question.text)
     reader.begin()  # a context without tokens leaves the prompt unread
     longest, room = max(map(len, options)), reader.sizes.budget - reader.cache.size - len(tail)
     if longest - 1 > room:  # the model reads all tokens but the last

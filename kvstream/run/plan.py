@@ -76,15 +76,16 @@ class RunPlan:
 
     @property
     def shortens(self) -> bool:
-        return self._ends is not None
+        return self.ends is not None
 
     @property
-    def _ends(self) -> tuple[int, int] | None:
+    def ends(self) -> tuple[int, int] | None:
+        """Tokens of the beginning and of the end that the model sees; None: it sees all."""
         return self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
 
     def feed(self, stream: TokenStream, interrupted: Callable[[], bool]) -> TokenFeed:
         """Return the feed of the tokens that the model sees: all, or the two ends of the text."""
-        ends = self._ends
+        ends = self.ends
         return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
 
     def reader(self, model: BoundedModel, run: RunSettings, estimate: int | None) -> Reader:

@@ -708,6 +708,17 @@ def test_a_long_option_has_room_beside_memory(session: Session) -> None:
                 qa._choose(session, text, question, run)
 
 
+def test_a_choice_is_made_from_the_ends_that_a_method_reads(session: Session) -> None:
+    question = Question("The door is", ("red",), options=("red", "blue"), correct=0)
+    run = RunSettings(Budget(tokens=300), "truncate", max_tokens=4)
+    beginning, middle, end = "The door is red. ", "Nobody went there. " * 400, "It was late. " * 100
+    losses = [
+        qa._choose(session, beginning * 50 + text + end, question, run)["losses"]
+        for text in (middle, middle * 2)
+    ]
+    assert losses[0] == losses[1], "the middle is not read"
+
+
 def test_perplexity_is_compared_text_by_text() -> None:
     """If a method is 2% worse on every text, the interval is narrow, however much texts differ."""
     common = dict.fromkeys(("model", "settings", "budget", "schedule", "chunk", "keep"))
