@@ -240,7 +240,9 @@ _COUNTS = (
     r"terms?|names?|phrases?|times|often|how many)\b"
 )
 """What asks for a figure, and what for a count."""
-_TIMES = r"\bhow (?:often|many (?:times|errors?|warnings?|failures?|exceptions?))\b"
+_TIMES = (
+    r"\bhow (?:often|many (?:times|lines?|messages?|errors?|warnings?|failures?|exceptions?))\b"
+)
 """What asks for a number, however the rest is worded."""
 _ON = re.compile(
     rf",? ?\b(?:on )?(?:{_WEEKDAY},? )?(?:the )?"
