@@ -60,7 +60,9 @@ class RunPlan:
         budget = budget_tokens(model, run.budget, method)
         unknown = request.open_ended and not questions
         if unknown:
-            question += max(LATER_QUESTION, budget // LATER_SHARE)
+            # Errors name a budget that is enough: it must not give the question more room.
+            least = len(prompt.head) + question + 3 * LATER_QUESTION
+            question += max(LATER_QUESTION, budget // LATER_SHARE, least // (LATER_SHARE - 1))
         sizes = share_out(
             budget,
             len(prompt.head),

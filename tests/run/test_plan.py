@@ -63,6 +63,16 @@ def test_the_budget_that_an_error_advises_is_enough(session: Session, count: int
         plan(session, *questions, budget=advised - 1)
 
 
+@pytest.mark.parametrize("words", [10, 500, 1000, 3000])
+def test_the_advised_budget_has_room_for_a_later_question(session: Session, words: int) -> None:
+    """A larger budget gives a question that is not known yet more room."""
+    more: Any = {"command": "remember", "system": "word " * words}
+    with pytest.raises(BudgetError) as refused:
+        plan(session, budget=66, **more)
+    advised = int(re.search(r"--budget (\d+)", str(refused.value))[1])  # type: ignore[index]
+    assert plan(session, budget=advised, **more).sizes.final >= 64
+
+
 @dataclass(frozen=True)
 class _Sketch(Window):
     """Stores more for a larger budget, and for more layers."""
