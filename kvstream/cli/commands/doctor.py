@@ -22,7 +22,7 @@ def command(json: bool) -> int:
     """Report what this machine can run: versions, devices, RAM, attention backends, and whether
     pocket and a fetched reader load.
 
-    The exit code is 0 if everything that kvstream needs is present, else 1.
+    The exit code is 1 if something is missing or broken, also in the config file, else 0.
     """
     problems = 0
     for finding in chain(diagnose(), _config()):
