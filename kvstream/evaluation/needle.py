@@ -175,14 +175,29 @@ def rows(records: Sequence[Record]) -> list[Record]:
             k: round(v, 4) if isinstance(v, float) and k not in ROW_KEYS else v
             for k, v in row.items()
         }
-        for row in map(_row, grouped(records, ROW_KEYS))
+        for row in map(_row, grouped(_with_budgets(records), ROW_KEYS))
     ]
 
 
 def pooled(records: Sequence[Record]) -> list[Record]:
     """Return a row for each length and case, pooled over the depths, without rounding."""
     keys = [key for key in ROW_KEYS if key != "depth"]
-    return [{**_row(group), "depth": None} for group in grouped(records, keys)]
+    return [{**_row(group), "depth": None} for group in grouped(_with_budgets(records), keys)]
+
+
+def _with_budgets(records: Sequence[Record]) -> list[Record]:
+    """Give trials that were left out the budget of others of their case, which alone know it."""
+
+    def case(record: Record) -> str:
+        return repr([record.get(key) for key in ROW_KEYS if key not in ("budget", "depth")])
+
+    known = {case(r): r.get("budget") for r in records if "error" not in r}
+    return [
+        {**r, "budget": known.get(case(r), r["budget"])}
+        if "error" in r and (r["budget"] is None or r["method"] == WHOLE)
+        else r
+        for r in records
+    ]
 
 
 def _row(group: list[Record]) -> Record:

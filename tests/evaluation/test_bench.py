@@ -425,6 +425,17 @@ def test_pooled_rows_follow_from_the_trials_of_a_stopped_run() -> None:
     assert pooled["retained"] == pytest.approx(100 * mean, abs=1)
 
 
+def test_trials_that_do_not_fit_leave_those_of_their_row() -> None:
+    """What was left out knows only the budget that was asked for, if any."""
+    base = {"method": "whole", "tokens": 600, "depth": 0.5, "needles": 1}
+    done = {"right": True, "exact": 1, "found": 1, "retained": 5, "seconds": 1.0, "budget": 1024}
+    for method, asked in (("whole", 512), ("h2o", None)):
+        own = {**base, "method": method}
+        records = [{**own, **done}, {**own, "budget": asked, "error": "does not fit"}]
+        for rows in (needle.rows(records), needle.pooled(records)):
+            assert [(row["budget"], row["trials"]) for row in rows] == [(1024, 1)]
+
+
 def test_what_does_not_fit_is_left_out(found: Any) -> None:
     records = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
     rows, pooled = needle.rows(records), needle.pooled(records)
