@@ -88,7 +88,16 @@ def _lines(texts: Iterator[str]) -> Iterator[str]:
     for text in texts:
         *lines, rest = (rest + text).split("\n")
         yield from lines
+        if len(rest) > LONGEST:
+            line, rest = _cut(rest)
+            yield line
     yield rest
+
+
+def _cut(line: str) -> tuple[str, str]:
+    """Return the two parts of a long line, cut between words if it has several."""
+    first, space, rest = line.rpartition(" ")
+    return (first, rest) if space else (rest, "")
 
 
 def _cues(lines: Iterator[str]) -> Iterator[Cue]:
@@ -236,9 +245,8 @@ class TimedText:
             self._speakers[self._agent] = " ".join(f"{name}{text}".split())[:LONGEST_NAME]
         if self._open[-1].spoken and self._open[-1].name in _TIMED:
             self._lines[-1] += text.replace("\n", " ")
-            if len(self._lines[-1]) > LONGEST:  # cut it between words
-                self._lines[-1], space, rest = self._lines[-1].rpartition(" ")
-                self._lines[-1], rest = (self._lines[-1], rest) if space else (rest, "")
+            if len(self._lines[-1]) > LONGEST:
+                self._lines[-1], rest = _cut(self._lines[-1])
                 self._finish()
                 self._lines = [rest]
 

@@ -71,10 +71,10 @@ class FollowedFile(io.RawIOBase):
         """Return at most ``size`` bytes; empty after `Follow.stop`, None on `Follow.due`."""
         while not self.follow.stop():
             self._notice_cut()
-            if data := self._data(size):
-                return data
             # Look for the newest file each time: the log may be replaced again before the switch.
             self._look()
+            if data := self._data(size):
+                return data
             if self._newer and self._late():
                 self._switch()
                 continue

@@ -17,8 +17,9 @@ import math
 import os
 import re
 import sys
+import time
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise, repeat
 from statistics import median
 from typing import Any
 
@@ -30,7 +31,7 @@ MOST_BOOKMARKS = 10_000
 MOST_MARKS = 1000
 """Maximum fields and comments of a page."""
 PROCESSOR = 3600
-"""Maximum seconds of processor time, because the parent process may have ended."""
+"""Maximum seconds of processor time of a request, because the parent process may have ended."""
 CHANGED = "it changed while it was read"
 LEAST_ROWS = 3
 """Minimum number of rows with text in several columns."""
@@ -84,9 +85,10 @@ def _set_limits() -> None:
         return
     import resource
 
-    for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, PROCESSOR)):
+    until = int(time.process_time()) + PROCESSOR
+    for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, until)):
         with contextlib.suppress(ValueError, OSError):  # the current limit is lower
-            resource.setrlimit(what, (limit, limit))
+            resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
 
 
 Box = tuple[float, float, float, float]
@@ -367,7 +369,8 @@ def _with_marks(words: Any, text: str) -> str:
         return text
     from pypdfium2 import raw
 
-    signs = [chr(raw.FPDFText_GetUnicode(words, at)) for at in range(words.count_chars())]
+    signs = "".join(chr(raw.FPDFText_GetUnicode(words, at)) for at in range(words.count_chars()))
+    raised: dict[tuple[str, str], set[int]] = {}
     at = 1
     while at < len(signs):
         begin = at
@@ -376,10 +379,14 @@ def _with_marks(words: Any, text: str) -> str:
         if at == begin:
             at += 1
         elif not signs[begin - 1].isspace():
-            before = "".join(signs[max(0, begin - LONGEST_WORD) : begin]).split()[-1]
-            digits = "".join(signs[begin:at])
-            stuck = re.compile(rf"({re.escape(before)})({digits})(?!\d)")
-            text = stuck.sub(r"\1^\2", text, count=1)
+            before = signs[max(0, begin - LONGEST_WORD) : begin].split()[-1]
+            raised.setdefault((before, signs[begin:at]), set()).add(begin)
+    for (before, digits), places in raised.items():
+        stuck = re.compile(rf"(?<={re.escape(before)})(?={digits}(?!\d))")
+        marks = ["^" * (match.start() in places) for match in stuck.finditer(signs)]
+        *parts, end = stuck.split(text)
+        pairs = zip(parts, chain(marks, repeat("")), strict=False)
+        text = "".join(map("".join, pairs)) + end
     return text
 
 
@@ -448,12 +455,12 @@ def main() -> None:
     # Redirect the output of libraries, so that it does not mix with the responses.
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    _set_limits()
     import pypdfium2
 
     current: tuple[str, list[int]] | None = None
     document: Any = None
     for line in sys.stdin:
+        _set_limits()
         path, state, number, most = json.loads(line)
         try:
             if current != (path, state):

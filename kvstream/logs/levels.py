@@ -101,7 +101,7 @@ _SERVED = re.compile(r"HTTP/[\d.]+\" [123]\d\d\b")
 """Of a request that did not fail: words of failure are those of its path or its browser."""
 _HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45]\d\d) ")
 _RAILS = re.compile(r"Completed ([45]\d\d) ")
-_SQUID = re.compile(r"TCP_\w+/([45]\d\d) ")
+_SQUID = re.compile(r"\bTCP_\w+/([45]\d\d) ")
 _LOAD_BALANCER = re.compile(r"\bapp/\S+ \S+ \S+(?: -?[\d.]+){3} ([45]\d\d) ")
 """Of AWS: behind the addresses and three durations."""
 _ROUTER = re.compile(r"%[A-Z][A-Z\d_]*(?:-[A-Z][A-Z\d_]*)*-([0-7])(?:-[A-Z\d_]+)?:")

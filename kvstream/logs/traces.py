@@ -44,7 +44,9 @@ _NAME = re.compile(rf"(?:Unhandled exception\.? |Uncaught )?{_ERROR}")
 _IN_HEAD = re.compile(rf"(?<!\S){_ERROR}")
 _CHAIN = ("During handling of", "The above exception")
 _PYTHON, _RUST = "Traceback (most recent call last):", "panicked at "
-_GO = re.compile(r"[\w./-]+(?:\.\(?[\w.*·\[\]]+\)?)*\(.*\)$|created by |panic\(")
+_GO = re.compile(
+    r"[\w./-][\w./*·\[\]-]*+(?:\([\w./*·\[\]]++\)[\w.*·\[\]-]*+){0,3}\(.*\)$|created by |panic\("
+)
 _ANY = re.compile(r"\S")
 _IN_GROUP = re.compile(r"\s*[|+]")
 """A line of an exception group of Python, which no line without a sign ends."""

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import textwrap
 import time
 import zipfile
@@ -342,9 +344,25 @@ def test_a_damaged_page_of_a_pdf_leaves_the_others(tmp_path: Path) -> None:
 def test_raised_digits_of_a_pdf_are_no_part_of_a_word(tmp_path: Path) -> None:
     small, usual = b"/F1 7 Tf 5 Ts (%d) Tj", b" /F1 12 Tf 0 Ts (%s) Tj "
     words = [usual % b"H2O of a word", small % 12, usual % b" of 10", small % 6, usual % b" tons."]
-    page = b"BT 50 700 Td" + b"".join(words) + small % 3 + b" ET"
+    words += [small % 3, usual % b" 106"]
+    page = b"BT 50 700 Td" + usual % b"106 with " + b"".join(words) + b" ET"
     found = text_of(opened(tmp_path, "a.pdf", pdf([page])))
-    assert " ".join(found.split()) == "H2O of a word^12 of 10^6 tons.^3"
+    assert " ".join(found.split()) == "106 with H2O of a word^12 of 10^6 tons.^3 106"
+
+
+def test_many_pdfs_together_may_take_longer_than_one() -> None:
+    code = (
+        "import json, time\nfrom kvstream.input import pdf_worker\n"
+        "def loads(text, **more):\n"
+        "    until = time.process_time() + 0.8\n"
+        "    while time.process_time() < until: pass\n"
+        "    return own(text, **more)\n"
+        "own, json.loads, pdf_worker.PROCESSOR = json.loads, loads, 2\n"
+        "pdf_worker.main()"
+    )
+    request = b'["no.pdf", [], 0, 1]\n'
+    done = subprocess.run([sys.executable, "-c", code], input=4 * request, capture_output=True)
+    assert len(done.stdout.splitlines()) == 4, "the limit is that of a request"
 
 
 def test_pages_of_a_pdf_without_text_are_counted(tmp_path: Path) -> None:

@@ -193,6 +193,19 @@ def test_a_log_that_is_rotated_twice_before_the_old_one_ends_is_read_in_order(
     assert [data for data in read if data] == [b"two\n", b"three\n", b"four\n"]
 
 
+def test_no_log_is_missed_while_an_old_one_is_read_slowly(log: Path, not_late: None) -> None:
+    followed = FollowedFile(log, Follow(Switch(), lambda: True))
+    log.write_text("1\n2\n")
+    read = []
+    for number in (3, 4):
+        read.append(followed.read(2))
+        log.rename(log.with_suffix(f".{number}"))
+        log.write_text(f"{number}\n")
+    read += [followed.read(2) for _ in range(8)]
+    assert [data for data in read if data] == [b"1\n", b"2\n", b"3\n", b"4\n"]
+    followed.close()
+
+
 def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(
     log: Path, at_end: FollowedFile, not_late: None
 ) -> None:

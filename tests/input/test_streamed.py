@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from kvstream.errors import SourceError
+from kvstream.input import captions as captions_of
 from kvstream.input import documents
 from kvstream.input.blocks import TextBlock
 from kvstream.input.inspection import NamedStream
@@ -183,6 +184,13 @@ def test_a_cue_of_tags_without_ends_takes_no_minute(tmp_path: Path) -> None:
     began = time.process_time()
     text_of(tmp_path, "a.vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "<v a" * 20_000)
     assert time.process_time() - began < 3
+
+
+def test_a_long_line_of_captions_is_not_held_until_it_ends() -> None:
+    texts = ["word " * 300_000] * 3 + ["end\n", "next"]
+    lines = list(captions_of._lines(iter(texts)))
+    assert max(map(len, lines)) < 2 * captions_of.LONGEST
+    assert " ".join(lines).split() == "".join(texts).split()
 
 
 def test_open_elements_of_captions_take_no_time_of_each_other(tmp_path: Path) -> None:

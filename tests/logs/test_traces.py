@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -270,3 +271,10 @@ def test_a_trace_that_arrives_after_a_report_is_in_the_next_one() -> None:
     log.mark()
     log.feed("2025-04-02 08:05:00 INFO shop: order 9 priced\n")
     assert "request failed" not in page(log, news=True)
+
+
+@pytest.mark.parametrize("name", ["a" + ".b" * 40, "." * 200, "main.f" + "(0x1)" * 5000])
+def test_many_points_below_a_trace_of_go_take_no_time(name: str) -> None:
+    began = time.process_time()
+    read(f"ERROR shop: failed\ngoroutine 7 [running]:\n{name} and more\n")
+    assert time.process_time() - began < 1
