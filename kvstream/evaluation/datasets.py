@@ -143,6 +143,8 @@ def _plain(record: dict[str, Any]) -> Question:
     question = record["question"]
     options = record.get("options") or record.get("choices")
     if options:
+        if not isinstance(options, list):
+            raise ValueError("its options are not a list")
         right = record.get("label", record.get("gold_label", record.get("answer")))
         if "gold_label" in record and "label" not in record:
             right = int(record["gold_label"]) - 1  # QuALITY counts from one
@@ -156,7 +158,9 @@ def _texts(answers: Any) -> tuple[str, ...]:
         answers = answers["text"]
     if isinstance(answers, str):
         answers = [answers]
-    each = (a["text"] if isinstance(a, dict) else a for a in answers or ())
+    each = [a["text"] if isinstance(a, dict) else a for a in answers or ()]
+    if not all(isinstance(a, str | int | float) for a in each):
+        raise ValueError("an answer is not text")
     return tuple(dict.fromkeys(map(str, each)))
 
 

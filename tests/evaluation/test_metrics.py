@@ -161,6 +161,20 @@ def test_a_choice_without_one_right_option_is_refused(right: object) -> None:
         item({**exam, "outputs": ["AB"]}, "f:1")
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"options": {"A": "red", "B": "blue"}, "answer": "A"}, "its options are not a list"),
+        ({"choices": {"text": ["red"], "label": ["A"]}, "answer": "A"}, "its options are not"),
+        ({"answers": [["red", "blue"]]}, "an answer is not text"),
+        ({"answers": [None]}, "an answer is not text"),
+    ],
+)
+def test_names_of_keys_are_no_options(more: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        item({"context": "c", "question": "q", **more}, "n")
+
+
 def test_what_is_no_text_is_found_in_its_line() -> None:
     """The error comes when records are loaded, not when the text is read."""
     good = {"context": "c", "question": "q", "answers": [{"text": "x"}]}
