@@ -87,7 +87,7 @@ class LineParser:
         """Which field has the status of a request, if a header says so."""
         self.split_lines = containers.SplitLines()
         self._continuations: dict[str, Continuation] = {}
-        """Of each writer, because their lines alternate."""
+        """Of each writer, the latest last, because their lines alternate."""
         self._process = ""
         """Host, program and number of the process of the last line, if it is one of syslog."""
         self._in_trace = False
@@ -125,11 +125,10 @@ class LineParser:
             text = without_controls(text)
         time, rest = self.parse(text)
         writer = f"{name} {stream}" if stream else name
-        continuation = self._continuations.get(writer)
-        if continuation is None:
-            continuation = self._continuations[writer] = Continuation()
-            if len(self._continuations) > containers.MOST_STREAMS:
-                del self._continuations[next(iter(self._continuations))]
+        continuation = self._continuations.pop(writer, None) or Continuation()
+        self._continuations[writer] = continuation
+        if len(self._continuations) > containers.MOST_STREAMS:
+            del self._continuations[next(iter(self._continuations))]
         more: Sequence[str] = ()
         if text[:1] == "{" or "\n" in rest:  # a record's text may have colors and several lines
             rest, *more = without_controls(rest).split("\n")

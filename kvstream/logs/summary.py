@@ -87,7 +87,8 @@ class LogSummary:
         """Seconds by which the clock of the first time is ahead of UTC."""
         self._time: float | None = None
         self._before: dict[str, tuple[Shape, Entry, float | None]] = {}
-        """The last line of each writer that does not continue another, and its time."""
+        """The last line of each writer that does not continue another, and its time; the latest
+        last."""
         self.last_mark = 0
         """Number of lines at the last mark."""
         self._begins = False
@@ -217,6 +218,7 @@ class LogSummary:
         if template.data is None:
             template.data = Shape(template, level_of(rest), FirstLine.of(entry, time))
         shape: Shape = template.data
+        self._before.pop(writer, None)
         self._before[writer] = shape, entry, time
         if len(self._before) > MOST_STREAMS:
             del self._before[next(iter(self._before))]

@@ -216,3 +216,12 @@ def test_docker_splits_a_color() -> None:
     record = {"stream": "stdout", "time": "2025-05-09T01:00:01.1Z"}
     lines = [json.dumps({"log": text, **record}) for text in ("INFO up\n", *pieces)]
     assert read(lines).levels == {"info": 1, "error": 1}
+
+
+def test_of_many_streams_the_one_with_the_oldest_line_is_forgotten() -> None:
+    many = range(containers.MOST_STREAMS)
+    lines = [cri("INFO start", 1, "stdout", "F", f"pod-{i}  | ") for i in many]
+    lines.append(cri("ERROR job: failed", 2, "stdout", "F", "pod-0  | "))
+    lines.append(cri("INFO start", 2, "stdout", "F", "pod-new  | "))
+    lines.append(cri("\tat a.Job.run(Job.java:1)", 2, "stdout", "F", "pod-0  | "))
+    assert read(lines).trails == 1
