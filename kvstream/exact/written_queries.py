@@ -24,7 +24,7 @@ SYSTEM = (
     "Write the SQLite query that answers the question about the table, or NONE if the table does "
     "not answer it."
 )
-CERTAIN = -0.1
+CERTAIN = -0.07
 """Least mean log-probability of the tokens of a query (docs/research/answers.md)."""
 MOST_COLUMNS, FEW, EXAMPLES = 60, 12, 3
 """Columns that a prompt describes; values of a column that it lists; values of any other column."""

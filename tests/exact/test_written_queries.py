@@ -35,7 +35,7 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
     """Return a function that answers with a query which a pretended model writes."""
     (tmp_path / "pets.csv").write_text(ROWS)
 
-    def ask(question: str, sql: str, likely: float = -0.1, file: str = "pets.csv") -> Any:
+    def ask(question: str, sql: str, likely: float = -0.05, file: str = "pets.csv") -> Any:
         sources = open_sources([str(tmp_path / file)])
         prompts: list[str] = []
 

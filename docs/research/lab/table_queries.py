@@ -24,6 +24,8 @@ from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import reader
 from kvstream_lab.training.query_rows import labeled
 
+_NUMBER = r"-?\d+(?:\.\d+)?"
+
 
 def questions_of(file: Path) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name and the text of a table, what is expected, and the question."""
@@ -35,12 +37,12 @@ def questions_of(file: Path) -> Iterator[tuple[str, str, str, str]]:
 def is_right(expected: str, answer: str) -> bool:
     """Return whether an answer has all expected values; a figure alone must be the first."""
     values = expected.removeprefix("~").split(";")
-    numbers = [float(n) for n in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", answer.replace(",", ""))]
-    if len(values) == 1 and re.fullmatch(r"-?[\d.]+", values[0]):
+    numbers = [float(n) for n in re.findall(rf"(?<![\w.]){_NUMBER}", answer.replace(",", ""))]
+    if len(values) == 1 and re.fullmatch(_NUMBER, values[0]):
         return bool(numbers) and abs(numbers[0] - float(values[0])) < 1e-4 * max(1, numbers[0])
     return all(
         any(abs(n - float(v)) < 1e-4 * max(1, n) for n in numbers)
-        if re.fullmatch(r"-?[\d.]+", v)
+        if re.fullmatch(_NUMBER, v)
         else v.casefold() in answer.casefold()
         for v in values
     )

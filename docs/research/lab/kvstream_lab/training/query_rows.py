@@ -18,7 +18,7 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.table_reader import tables_of
 from kvstream_lab.training.reader_rows import Row
 
-QUESTIONS = 6
+QUESTIONS = 9
 """Questions of a row."""
 
 
