@@ -86,3 +86,23 @@ def test_gradients_of_frozen_layers_are_nearly_exact(halves: bool) -> None:
     right, x.grad = x.grad.clone(), None
     (Frozen(linear, range(8), halves=halves)(x) * weight).sum().backward()
     assert float(torch.cosine_similarity(x.grad.flatten(), right.flatten(), dim=0)) > 0.999
+
+
+def test_the_adapter_is_added_in_the_type_of_its_input() -> None:
+    from types import SimpleNamespace
+
+    from reader_larger import _adapted
+    from torch import nn
+
+    torch.manual_seed(0)
+    base, down, up = nn.Linear(16, 12), nn.Linear(16, 2, bias=False), nn.Linear(2, 12, bias=False)
+    layer = SimpleNamespace(
+        base_layer=base, lora_A={"default": down}, lora_B={"default": up}, scaling={"default": 2.0}
+    )
+    x = torch.randn(1, 5, 16)
+    right = base(x) + 2.0 * up(down(x))
+    torch.testing.assert_close(_adapted(layer, x), right)
+    base.bfloat16()
+    halves = _adapted(layer, x.bfloat16())
+    assert halves.dtype == torch.bfloat16
+    torch.testing.assert_close(halves.float(), right, atol=0.05, rtol=0.05)
