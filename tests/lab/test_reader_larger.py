@@ -91,8 +91,9 @@ def test_gradients_of_frozen_layers_are_nearly_exact(halves: bool) -> None:
 def test_the_adapter_is_added_in_the_type_of_its_input() -> None:
     from types import SimpleNamespace
 
-    from reader_larger import _adapted
     from torch import nn
+
+    from reader_larger import _adapted
 
     torch.manual_seed(0)
     base, down, up = nn.Linear(16, 12), nn.Linear(16, 2, bias=False), nn.Linear(2, 12, bias=False)
