@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvstream.input.encodings import by_mark
+
 POLL_SECONDS = 0.2
 COMPARED = 1024
 """Number of bytes before the last position that are compared, to detect that a file was cut."""
@@ -57,6 +59,8 @@ class FollowedFile(io.RawIOBase):
         """The last bytes before the position, at most COMPARED."""
         self._between = b""
         """What must stand before the next bytes."""
+        self._line_end = b""
+        """A line end in the encoding of the last file; empty before the first text."""
         self._rest: int | None = None
         """Bytes that had arrived at the stop and are not read; None before."""
         self._reads_on = False
@@ -104,7 +108,13 @@ class FollowedFile(io.RawIOBase):
             self._between = b""
             return data
         data = self.file.read(size) or b""
+        begins = not self._before
         self._before = (self._before + data)[-COMPARED:]
+        if data and begins:
+            encoding, before = by_mark(data) or "utf-8", self._line_end
+            self._line_end = "\n".encode(encoding)
+            if before:  # a byte order mark would be within the text
+                data = data.removeprefix("\ufeff".encode(encoding))
         return data
 
     @property
@@ -143,8 +153,8 @@ class FollowedFile(io.RawIOBase):
 
     def _begin(self) -> None:
         """Prepare for text from the start of a file: two lines must not become one."""
-        if self._before and not self._before.endswith(b"\n"):
-            self._between = b"\n"
+        if self._before and not self._before.endswith(self._line_end):
+            self._between = self._line_end
         self._before = b""
 
     def _switch(self) -> None:

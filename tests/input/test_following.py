@@ -87,6 +87,30 @@ def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) 
     followed.close()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_new_file_goes_on_in_the_encoding_of_the_old_one(
+    log: Path, not_late: None, encoding: str, rotated: bool
+) -> None:
+    def write(text: str) -> None:
+        log.write_bytes(f"\ufeff{text}".encode(encoding))
+
+    write("It rained, ünd\nthe lamp")
+    stop, due = Switch(), Switch()
+    sources = open_sources([str(log)], follow=Follow(stop, due))
+    due.on = True
+    blocks = iter(sources)
+    read = next(blocks).text
+    if rotated:
+        log.rename(log.with_suffix(".1"))
+    write("was new.\n")
+    for _ in range(3):
+        read += next(blocks).text
+    stop.on = True
+    read += "".join(block.text for block in blocks)
+    assert read == "It rained, ünd\nthe lamp\nwas new.\n"
+
+
 @pytest.mark.parametrize(
     "grown", [b"two\n", b"tw\nthree\nfour\n", b"one\n"[:-1] + b"s\n", b"\0\0\0\0five\n"]
 )
