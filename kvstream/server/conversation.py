@@ -136,7 +136,7 @@ def conversation(
 
 
 def _by_role(request: ChatRequest) -> tuple[list[Message], list[Message]]:
-    """Return the system messages and the others. A last one that asks is the user's."""
+    """Return the system messages and the others. One behind the last answer is the user's."""
     rules: list[Message] = []
     messages: list[Message] = []
     for index, item in enumerate(request.messages):
@@ -144,7 +144,7 @@ def _by_role(request: ChatRequest) -> tuple[list[Message], list[Message]]:
         is_rule = item.role in ("system", "developer")
         answered = bool(messages) and messages[-1].role == "assistant"
         final = index + 1 == len(request.messages)
-        if is_rule and final and answered and asks(message.text.strip()):
+        if is_rule and final and answered:
             message, is_rule = replace(message, role="user"), False
         (rules if is_rule else messages).append(message)
     return rules, messages

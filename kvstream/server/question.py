@@ -215,7 +215,8 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
         question = tail[-size:] * fits(tail[-size:])
         size //= 2
     text = message[: len(message) - len(question)].strip()
-    return Split(text, question, "last sentences", asks(asking.SENTENCE.split(question)[-1]))
+    last = asking.SENTENCE.split(_LABEL.sub("", question))[-1]
+    return Split(text, question, "last sentences", asks(last))
 
 
 def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:

@@ -62,9 +62,11 @@ def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
     assert found.last.question == "Who saw it?"
 
 
-def test_a_last_system_message_can_ask_about_the_conversation() -> None:
+def test_a_system_message_behind_the_last_answer_is_the_question() -> None:
     found = talk(*FIRST, ("system", "Summarize the discussion."))
     assert (found.last.question, found.system) == ("Summarize the discussion.", "")
+    found = talk(*FIRST, ("system", "简要概述讨论内容。"))
+    assert (found.last.question, found.system) == ("简要概述讨论内容。", "")
 
 
 def test_a_text_can_come_after_its_question() -> None:

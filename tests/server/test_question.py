@@ -343,3 +343,11 @@ def test_the_last_sentences_are_found_by_few_counts(text) -> None:
     assert found.place == "last sentences"
     assert words(found.question) == MOST
     assert len(counted) < 40
+
+
+def test_a_label_alone_asks_nothing() -> None:
+    found = split(f"Human: {LONG}\nAnswer:", words, alone=True)
+    assert (found.place, found.asks) == ("last sentences", False)
+    found = split(f"Human: {LONG} Who hid it?\nAnswer:", words, alone=True)
+    assert found.question.endswith("Who hid it?\nAnswer:")
+    assert found.asks
