@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvstream.logs.levels import OF_LETTER, SEVERE, level_of_status, number_level
+from kvstream.logs.traces import TRACE
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
          "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t", "instant", "eventTime",
@@ -24,7 +25,11 @@ _CAUSE = ("err", "error", "error.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
            "http.response.status_code")  # fmt: skip
 _TRACE = ("exception", "stack", "stack_trace", "exc_info", "Exception", "@x", "stackTrace",
-          "error.stack_trace")  # fmt: skip
+          "error.stack_trace", "thrown", "stacktrace")  # fmt: skip
+_OF_EXCEPTION = ("name", "exceptionType", "class", "exc_type", "message", "exc_value")
+"""Keys of the name of an exception that is an object, and of its message."""
+MOST_CAUSES = 20
+"""Maximum causes of an exception that are read."""
 _ENDS_OF_TIMES = ("timestamp", "unixnano")
 """Ends of other names of times, in lower case; ``time`` too, but numbers there are durations."""
 _SHORTEST_TIME = len("1714557600")
@@ -148,8 +153,26 @@ def line_of(record: dict[str, Any]) -> str:
             text = f"{text}: {cause}"
         if isinstance(error, dict):
             record = record | {k: f"\n{v}" for k, v in error.items() if isinstance(v, str)}
-    trace = next((record[k] for k in _TRACE if record.get(k)), "")
+    trace = next((_trace_of(k, record[k]) for k in _TRACE if record.get(k)), "")
     return f"{level.upper()} {name + ': ' if name else ''}{text} {trace}".rstrip()
+
+
+def _trace_of(key: str, value: Any) -> str:
+    """Return the text of a stack trace; loggers of Java write the exception as an object."""
+    if isinstance(value, list) and value and isinstance(value[-1], dict):  # of structlog
+        value = value[-1]
+    if isinstance(value, dict) and isinstance(value.get("extendedStackTrace"), str):
+        value = value["extendedStackTrace"]
+    if not isinstance(value, dict):  # that of zap has only places
+        text = str(value)
+        return text if key != "stacktrace" or any(map(TRACE.match, text.split("\n"))) else ""
+    lines: list[str] = []
+    while isinstance(value, dict) and len(lines) < MOST_CAUSES:
+        inner = value.get("exception")  # of JBoss, around each cause
+        value = inner if isinstance(inner, dict) else value
+        lines.append(": ".join(str(value[k]) for k in _OF_EXCEPTION if value.get(k)))
+        value = value.get("cause") or value.get("causedBy")
+    return "\nCaused by: ".join(lines)
 
 
 def _level_of(record: dict[str, Any]) -> str:

@@ -124,6 +124,8 @@ class LineParser:
         if stamp:  # a record of Docker, or the pieces of a line, have control sequences
             text = without_controls(text)
         time, rest = self.parse(text)
+        if "#01" in rest and _PROCESS.match(rest):  # as rsyslog writes line ends and tabs
+            rest = rest.replace("#012", "\n").replace("#011", "\t")
         writer = f"{name} {stream}" if stream else name
         continuation = self._continuations.pop(writer, None) or Continuation()
         self._continuations[writer] = continuation
@@ -144,8 +146,9 @@ class LineParser:
             time = self._split(stamp)[0]
         if not continues and text:
             continuation.head = text if timed and not self._process else ""
-            if continuation.expects or rest[-1:] == ":":
-                continuation.begin(rest)
+            last = more[-1] if more else rest
+            if continuation.expects or last[-1:] == ":":
+                continuation.begin(last)
         rest = containers.with_name(name, rest) if name else rest
         return Entry(text, time, rest, name, writer, continues, more, number, pieces)
 

@@ -195,7 +195,8 @@ class LogSummary:
                 before.trails += 1
                 if before.since is None:
                     before.report_again(FirstLine.of(*last[1:]))
-                before.trail(text)
+                for line in (text, *more):
+                    before.trail(line)
                 return
             time = None if self._begins else self._time  # that of another source says nothing
             self.without_time += 1

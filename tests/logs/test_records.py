@@ -69,3 +69,32 @@ def test_traces_of_inner_errors_and_names_in_objects() -> None:
     entry = LineParser().entry(json.dumps(serilog))
     assert entry is not None
     assert entry.more[-1] == "Caused by: x.Y: deep"
+
+
+CAUSE = {"name": "java.io.IOException", "message": "disk full"}
+LOG4J = {"name": "a.B", "message": "gone", "cause": CAUSE}
+JBOSS = {"exceptionType": "a.B", "message": "gone", "frames": [], "causedBy": {"exception": {
+    "exceptionType": "java.io.IOException", "message": "disk full"}}}  # fmt: skip
+TEXT = "a.B: gone\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: disk full"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"thrown": LOG4J}, {"exception": JBOSS}, {"stacktrace": TEXT},
+        {"thrown": {"name": "a.B", "message": "gone", "extendedStackTrace": TEXT}},
+    ],
+)  # fmt: skip
+def test_exceptions_that_are_objects(fields: dict[str, Any]) -> None:
+    record = {"timestamp": DAY, "level": "ERROR", "message": "failed", **fields}
+    entry = LineParser().entry(json.dumps(record))
+    assert entry is not None
+    assert entry.rest == "ERROR failed a.B: gone"
+    assert entry.more[-1] == "Caused by: java.io.IOException: disk full"
+
+
+def test_the_places_of_zap_are_left_out() -> None:
+    record = {"ts": NOON, "level": "error", "msg": "failed", "stacktrace": "main.f\n\t/a.go:1"}
+    entry = LineParser().entry(json.dumps(record))
+    assert entry is not None
+    assert (entry.rest.rstrip(), list(entry.more)) == ("ERROR failed", [])

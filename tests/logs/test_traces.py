@@ -212,6 +212,20 @@ def test_journald_writes_a_time_before_every_line(name: str, stamp: str) -> None
     assert len([f for f in report(log).findings if f.section == "errors and warnings"]) <= 2
 
 
+@pytest.mark.parametrize("name", ["java", "python"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_rsyslog_writes_tabs_and_line_ends_as_numbers(name: str, joined: bool) -> None:
+    head, trace, told = CASES[name]
+    lines = ["INFO begin", *f"{head}\n{trace}".replace("\t", "#011").split("\n")]
+    if joined:
+        lines[1:] = ["#012".join(lines[1:])]
+    log = read("".join(f"May  9 01:00:01 web1 shop[12]: {line}\n" for line in [*lines, "INFO end"]))
+    shown = page(log)
+    assert told[-1] in shown
+    assert "#01" not in shown
+    assert log.shapes[-1].first.message.endswith("INFO end"), "it is no part of the trace"
+
+
 def test_lines_of_other_processes_and_indented_ones_are_no_trace() -> None:
     head = "shop[12]: Traceback (most recent call last):"
     lines = [f"May  9 01:00:01 web1 {line}\n" for line in (head, "cron[9]:   a", "cron[9]:   b")]
