@@ -19,8 +19,8 @@ from kvstream.input.sources import SourceSet
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
 the same number or title is ten times as long."""
-LONGEST, LONGEST_OF_MARKDOWN = 80, 200
-"""Characters of a heading, and of one that Markdown marks."""
+LONGEST, LONGEST_MARKED = 80, 500
+"""Characters of a heading, and of one that Markdown marks, or a sign behind its number."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _COMPOUND = rf"(?:{TENS})(?:[- ](?:{WORDS}))?"
 _NUMBER = rf"(?P<number>\d+(?:\.\d+)*|[ivxlc]+|[a-z]|(?:the )?(?:{_COMPOUND}|{ORDINALS}|{WORDS}))"
@@ -30,6 +30,7 @@ _NUMBERED = re.compile(
     rf"|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{'|'.join(OUTER + INNER)})(?:[.:].*)?$",
     re.IGNORECASE,
 )  # fmt: skip
+_MARKED = re.compile(rf"(?:{'|'.join(OUTER + INNER)}),? (?:no\.? )?{_NUMBER}[.:)] ", re.IGNORECASE)
 _SECTION = re.compile(r"(?P<number>\d+(?:\.\d+)*)\.? +(?P<title>[A-Z][^.!?;]*[^.!?;,:])$")
 _CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
 _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
@@ -236,8 +237,9 @@ def _heading(line: Line, following: str, *, blank: bool) -> Part | None:
     paged = isinstance(line.block.place, int)
     begins = blank or paged or _EAST.match(text)  # a page has no blank lines
     markdown = _MARKDOWN.match(text)
-    longest = LONGEST_OF_MARKDOWN if markdown else LONGEST
-    if not text or len(text) > longest or _TO_PAGE.search(text) or not begins:
+    if not text or len(text) > LONGEST_MARKED or not begins or _TO_PAGE.search(text):
+        return None
+    if len(text) > LONGEST and not (markdown or (blank and _MARKED.match(in_english(text)))):
         return None
     if _UNDERLINE.fullmatch(following) and "|" not in text and "  " not in text:
         return replace(_part(text, line), level=1 if following[0] == "=" else 2)

@@ -80,10 +80,10 @@ PART = re.compile(rf"\b(?:{'|'.join(OUTER + INNER)}|page|line|message|e-?mail|ma
 """What the name of a part has, if it is not a title alone."""
 _NO_WORDS = re.compile(
     r"(?:his|her|its|their|my|your|our|this|that|these|those|he|she|it|they|him|them|we|i|you|any|"
-    r"each|every|per|compare|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|both|either|"
-    r"people|(?:some|any|every|no)(?:one|body)?|\w+thing)\b|.* (?:or|nor|not|without|only|twice|"
-    r"most|least|than|neither|mention(?:ed)?|compared|called|after|before|appear|show|seen|found|"
-    r"named)\b",
+    r"only|each|every|per|compare|no|none|zero|more|less|fewer|how|who|what|which|where|when|why|"
+    r"both|either|people|(?:some|any|every|no)(?:one|body)?|\w+thing)\b|.* (?:or|nor|not|without|"
+    r"only|twice|most|least|than|neither|mention(?:ed)?|compared|called|after|before|appear|show|"
+    r"seen|found|named)\b",
     re.IGNORECASE,
 )
 """Words that stand for others, or are limited, so that counting them counts something else."""
@@ -104,9 +104,12 @@ _LIMITS = (
     r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
     r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
     r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|percent\w*|fraction|"
-    r"into(?= \w)|(?:starts?|begins?|ends?) with|(?:kinds?|types?|sorts?|classes) of|"
-    r"yesterday|today|tonight|o['’]?clock|(?:last|this|that|next|on|every) "
-    rf"(?:{_WEEKDAY}|week|month|year|morning|afternoon|evening|night))\b"
+    r"into(?= \w)|(?<!as )per(?= \w)|(?:starts?|begins?|ends?) with|"
+    r"(?:kinds?|types?|sorts?|classes) of|"
+    r"yesterday|today|tonight|o['’]?clock|(?:last|this|that|next|on|an?|each|every) "
+    rf"(?:{_WEEKDAY}|hour|day|week|month|year|morning|afternoon|evening|night)|"
+    r"at the (?:very )?(?:start|beginning)|(?:mention|nam|us)ed (?!exactly|precisely|only)\w+ly)\b"
+    r"|\b(?:do|does|did|ha[sd]|have) (?:(?-i:[A-Z])[\w-]+|he|she) (?:say|said|use|write|utter)"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
     r"(?:with|for|that|which|about|ha[sv]e?|contains?|(?:mention|use)s?(?! of))\b"
@@ -223,7 +226,7 @@ _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
 _BEHIND = (
-    rf"(?<!^)\b(?:in (?!(?:this|these|my|our|your|it|them)\b|(?!{_MONTH})(?-i:[A-Z]))|per (?=\w)|"
+    rf"(?<!^)\b(?:in (?!(?:this|these|my|our|your|it|them)\b|(?!{_MONTH})(?-i:[A-Z]))|"
     r"(?:at|on|by|with|as|during|for|under|before|after|since|until|till|near|around|within|from|"
     r"between|outside|followed) )(?!(?:(?:the|this|these|an?|whole|entire|full|of|any|same) )*(?:"
     + " ".join(CLASSES[name] for name in ("text", "unit", "term", "mention", "ask")).replace(
@@ -390,8 +393,8 @@ def _is_limited(
         words and pattern_of(says).search(text),
         mentions and pattern_of(_OTHERS).search(besides),
         mentions and not quoted and sums,
-        not words + sender and pattern_of(_OF_SOME).search(besides),
-        _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
+        not words + sender and pattern_of(_OF_SOME).search(text),
+        " to " in sender or _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
         # The dog Rex is called Rex elsewhere, and cities are kinds of things.
         re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {name}", text),
         re.fullmatch("[a-z]+[^s\\W]s", mentions)
@@ -408,7 +411,7 @@ def _part(marks: Mapping[str, str], text: str) -> str:
         part = pattern_of(short).sub(long, part)
     if (nth := re.search(r"\b(\d\d?)(?:st|nd|rd|th)\b", part)) and 0 < int(nth[1]) <= 20:
         part = part.replace(nth[0], ORDINALS.split("|")[int(nth[1]) - 1])
-    apart = re.search(r"(\d+) and (\d+)$", part)
+    apart = re.search(r"(\d+) and (?:in )?(?:\w+ )?(\d+)$", part)
     if apart and int(apart[2]) != int(apart[1]) + 1:
         return ""
     if re.search(r"\d", part) and not PART.search(part) and not pattern_of(_ENTRY).match(part):

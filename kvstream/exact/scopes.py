@@ -37,16 +37,16 @@ HEAD = 20
 """Lines from which the header of a table is recognized."""
 NAMES = 8
 _KINDS = "|".join(OUTER + INNER)
-_TO = r"(?: ?(?:-|–|to|through|and) ?(?P<last>[\w.]+))?"
+_TO = r"(?: ?(?:-|–|to|through|and) ?(?:(?P=kind)s? )?(?P<last>[\w.]+))?"
 _TO_NUMBER = _TO.replace(r"[\w.]", r"\d")
 _NUMBERS = re.compile(
     rf"(?:the )?(?P<kind>{_KINDS})s? (?:no\.? |number )?"
-    rf"(?P<first>(?:{TENS})-(?:{WORDS})|[\w.]+|the \w+)"
+    rf"(?P<first>(?:{TENS})[- ](?:{WORDS})|[\w.]+|the \w+)"
     rf"{_TO}|(?:the )?(?P<ordinal>{ORDINALS}) (?P<of>{_KINDS})",
     re.IGNORECASE,
 )
 _LIKE_TIME = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d")
-_SPAN = re.compile(rf"(?P<unit>lines?|pages?|pp?\.?) ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
+_SPAN = re.compile(rf"(?P<kind>line|page|pp?\.?)s? ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
 _FEW = re.compile(
     r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
 )
@@ -56,7 +56,7 @@ _FROM = re.compile(
     re.IGNORECASE,
 )
 _MESSAGES = re.compile(
-    rf"(?:message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE
+    rf"(?P<kind>message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE
 )
 _TITLE = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
@@ -82,6 +82,8 @@ _DAY_OR_WEEKDAY = re.compile(
     rf"{'|'.join(_WEEKDAYS)}|\d{{4}}-(?:(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))(?!\d)", re.IGNORECASE
 )
 _MONTH_DAY = re.compile(r"[A-Z][a-z]{2} \d\d?(?!\d)")
+_LETTERS = {"1": "i", "5": "v", "10": "x", "50": "l", "100": "c"}
+"""Numbers of parts that are letters, if others of their kind are: appendix C."""
 EARLIEST = 1e8
 """Times below it, in 1973, are of a clock without a day, such as seconds since a start."""
 Keep = Callable[[Line], bool]
@@ -214,7 +216,7 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         (first,), (last,) = _ends(only, span["first"], span["last"])
         if not first:
             raise UsageError(f"--only {only}: lines and pages begin with 1.")
-        unit = "line" if span["unit"].lower().startswith("l") else "page"
+        unit = "line" if span["kind"].lower().startswith("l") else "page"
         return Scope(only, span=(unit, first, last))
     if few := _FEW.fullmatch(only):
         unit, count = few["unit"].lower(), int(few["count"])
@@ -296,8 +298,10 @@ def _hits(parts: list[Part], only: str) -> list[Part]:
         if first == "last":
             return some[-1:]
         last = number_of(numbers["last"] or "") or first
-        begin, end = _ends(only, first, last)
-        hits = [part for part in some if begin <= _rank(part.number) <= end]
+        lettered = any(len(part.number) == 1 and part.number.isalpha() for part in some)
+        names = _LETTERS if lettered else {}
+        begin, end = _ends(only, names.get(first, first), names.get(last, last))
+        hits = [p for p in some if begin <= _rank(names.get(p.number, p.number)) <= end]
         if hits:
             return hits
     if (match := _TITLE.fullmatch(only)) is None:
@@ -315,10 +319,14 @@ def _hits(parts: list[Part], only: str) -> list[Part]:
 
 
 def _ends(only: str, begin: str, end: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks of a range. Raises UsageError if it ends before it begins."""
+    """Return the ranks of a range. Raises UsageError if it ends before it begins, or if ``and``
+    leaves others out.
+    """
     first, last = _rank(begin), _rank(end or begin)
     if first > last:
         raise UsageError(f"--only {only!r} ends before it begins; write the smaller number first.")
+    if " and " in only and (*first[:-1], first[-1] + 1) < last:
+        raise UsageError(f"--only {only!r} names two parts; read one of them alone, or 2-4.")
     return first, last
 
 

@@ -183,11 +183,13 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
         goes_on = before and before.block.source == line.block.source and before.text[-1:] != "\n"
         if not goes_on and begins(line, before):  # a long line comes in pieces
             _close(unit, words, tally, open=open)
-            unit, open, size = [], True, 0
+            unit, open, size = [], words is not None, 0
+            if words is None:
+                _add(tally, [line])
         unit.append(line)
         size += len(line.text) + LINE
         if size > AT_ONCE:
-            open = open and not _close(unit, words, tally, open=open and words is not None)
+            open = open and not _close(unit, words, tally, open=open)
             unit, size = unit[-1:], len(line.text)
         tally.end = line.byte + len(line.text)
     _close(unit, words, tally, open=open)

@@ -428,6 +428,16 @@ def test_the_place_of_a_unit_is_that_of_its_words(tmp_path: Path) -> None:
     assert path.read_bytes()[found["byte_start"] : found["byte_end"]] == "Zoë".encode()
 
 
+def test_the_place_of_a_long_unit_is_its_first_line(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr("kvstream.exact.units.AT_ONCE", 100)
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n" + "more words\n" * 99)
+    sources = open_sources([str(tmp_path / "a.txt")])
+    tally = count_units(sources, sources, "paragraph", None, 9)
+    assert tally is not None
+    assert tally.last is not None
+    assert [place.line for place in [*tally.places, tally.last]] == [1, 3, 3]
+
+
 def test_a_unit_of_empty_lines_is_not_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     held: list[int] = []
     monkeypatch.setattr("kvstream.exact.units.AT_ONCE", 1 << 14)

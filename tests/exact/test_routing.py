@@ -246,6 +246,15 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    'How often does Anna say "no"?',
+    "How often is Anna mentioned every day?",
+    "How often is Anna mentioned per page?",
+    "How often is Anna mentioned at the beginning?",
+    "How often is Anna mentioned negatively?",
+    "How often is only Anna mentioned?",
+    "How many lines mention chapter 3?",
+    "How often is Anna mentioned in chapter 2 and in chapter 4?",
+    "How many messages from Anna to Ben?",
     "how many letters are in the word captain",
     "who lives in room 12?",
     "what is wrong with server 3",

@@ -61,6 +61,11 @@ def check(path: Path, blocks: list[TextBlock]) -> None:
         (("CHAPTER I", "CHAPTER II", "CHAPTER III"), "chapter 2"),
         (("CHAPTER ONE", "CHAPTER TWENTY-THREE", "CHAPTER FORTY"), "chapter twenty-three"),
         (("CHAPTER ONE", "CHAPTER TWENTY-THREE", "CHAPTER FORTY"), "chapter 23"),
+        (("CHAPTER ONE", "CHAPTER TWENTY-THREE", "CHAPTER FORTY"), "chapter twenty three"),
+        (
+            ("CHAPTER I. HOME", f"CHAPTER II. IN WHICH{' THEY SAIL' * 8}", "CHAPTER III"),
+            "chapter 2",
+        ),
         (("CHAPTER I", "CHAPTER XL", "CHAPTER L"), "chapter forty"),
         (("Chapter 1. Home", "Chapter 2. Away", "Chapter 3. Back"), "the second chapter"),
         (("Chapter the First", "Chapter the Second", "Chapter the Third"), "chapter II"),
@@ -114,6 +119,9 @@ def test_headings_of_other_languages(tmp_path: Path, headings: tuple[str, ...], 
         (("CHAPTER I", "CHAPTER II", "CHAPTER III"), "chapters 2-999999999999", (1, 2)),
         (("2.1 Oats", "2.2 Rye", "2.10 Peas", "3.1 Wheat"), "sections 2.2 to 2.10", (1, 2)),
         (("APPENDIX A", "APPENDIX B", "APPENDIX C"), "appendix b-c", (1, 2)),
+        (("APPENDIX B", "APPENDIX C", "APPENDIX D"), "appendix c to appendix d", (1, 2)),
+        (("APPENDIX B", "APPENDIX C", "APPENDIX D"), "appendix D", (2,)),
+        (("CHAPTER ONE", "CHAPTER TWO", "CHAPTER THREE"), "chapters two and three", (1, 2)),
     ],
 )
 def test_a_range_of_parts(
@@ -704,6 +712,14 @@ def test_ranges_that_are_reversed(tmp_path: Path) -> None:
     for only in ("lines 200-100", "pages 9-3", "chapters 2-1", "chapters II to I"):
         with pytest.raises(UsageError, match=f"--only '{only}' ends before it begins"):
             open_sources(str(path), only=only)
+
+
+@pytest.mark.parametrize("only", ["lines 2 and 9", "chapters 1 and 3", "chapter 1 and chapter 3"])
+def test_parts_with_others_between_them(tmp_path: Path, only: str) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text(book("CHAPTER I", "CHAPTER II", "CHAPTER III"))
+    with pytest.raises(UsageError, match=f"--only '{only}' names two parts"):
+        open_sources(str(path), only=only)
 
 
 def test_numbers() -> None:
