@@ -72,6 +72,16 @@ def test_text_that_waited_at_the_last_answer_is_new() -> None:
     assert told.to_json()["news"]["passage"]["text"] == "waited"
 
 
+def test_new_text_is_new_to_each_question() -> None:
+    asked = [
+        replace(result(answer, read, (8, "old"), (read - 5, "new")), question=question)
+        for read, answer in ((10, "one"), (30, "two"))
+        for question in ("Q1?", "Q2?")
+    ]
+    told = [each.result for each in watched(Watch(None), asked) if isinstance(each, Answered)]
+    assert [each.news["passage"]["text"] for each in told[2:] if each.news] == ["new", "new"]
+
+
 def test_slow_answers_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 999, 30))
     own = SimpleNamespace(monotonic=lambda: next(clock), strftime=time.strftime)

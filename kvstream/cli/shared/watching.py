@@ -33,8 +33,8 @@ class Watch:
         self._answers: dict[str, str] = {}
         self._sentences: set[str] = set()
         """All sentences of summaries so far."""
-        self._read: dict[str, int] = {}
-        """Bytes of each source that the last answer rests on."""
+        self._read: dict[str, dict[str, int]] = {}
+        """For each question, bytes of each source that its last answer rests on."""
         self.met = False
         """Whether an answer matched --until-answer."""
         self.changed_at = ""
@@ -82,9 +82,9 @@ class Watch:
             self._answers[result.question] = _plain(text)
         passage = self._passage(result)
         sources = (result.receipt or {}).get("input", {}).get("sources", [])
-        self._read = {each["name"]: each["bytes"] for each in sources}
+        read = self._read[result.question] = {each["name"]: each["bytes"] for each in sources}
         if sources:
-            self._read[sources[-1]["name"]] -= result.waiting
+            read[sources[-1]["name"]] -= result.waiting
         if same:
             return None
         self.changed_at = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -95,8 +95,9 @@ class Watch:
 
     def _passage(self, result: Result) -> Mapping[str, Any] | None:
         """Return the heaviest passage of the text since the last answer, else the heaviest."""
+        read = self._read.get(result.question, {})
         for citation in result.citations:
-            if citation["byte_end"] > self._read.get(str(citation["source"]), 0):
+            if citation["byte_end"] > read.get(str(citation["source"]), 0):
                 return citation
         return next(iter(result.citations), None)
 
