@@ -39,7 +39,7 @@ def citation_lines(
     for number, citation in enumerate(citations[:SHOWN], 1):
         tail = f"{place_of(citation)} ({share(citation['weight'], 1.0)})"
         head = f"[{number}] "
-        name = end_of(_one_line(str(citation["source"])), max(8, width - len(head) - len(tail)))
+        name = end_of(_one_line(str(citation["source"])), max(8, width - len(head) - cells(tail)))
         lines += [head + name + tail, *_passage(citation["text"], width, answer)]
     return lines
 

@@ -119,9 +119,8 @@ def in_lines(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `text` as one line of at most `most` characters; dots mark a cut."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 3].rstrip() + "..."
+    """Return `text` as one line of at most `most` cells; dots mark a cut."""
+    return cut(" ".join(text.split()), most)
 
 
 def number(value: float) -> str:

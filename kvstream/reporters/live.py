@@ -394,7 +394,7 @@ class PanelView:
 
 def _fitting(width: int, *forms: str) -> str:
     """Return the first form that fits, or else the last one, which is cut when drawn."""
-    return next((form for form in forms if len(form) <= width), forms[-1])
+    return next((form for form in forms if f.cells(form) <= width), forms[-1])
 
 
 def _use(step: StepDone) -> tuple[int, int, int]:

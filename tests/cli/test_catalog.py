@@ -13,6 +13,7 @@ import gguf_files
 import models
 import pytest
 import torch
+from rich.cells import cell_len
 
 from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
@@ -95,6 +96,12 @@ def test_shards_are_added_up_and_missed(tmp_path: Path) -> None:
     entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
     assert entry.problem == f"{shards[1].name} is missing"
     assert entry.fits is None
+
+
+def test_wide_names_leave_the_table_straight() -> None:
+    entries = [catalog.ModelEntry(name, "here") for name in ("模型", "model")]
+    ends = {cell_len(line[: line.index("here")]) for line in list(_lines(entries, 999))[1:]}
+    assert len(ends) == 1
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def test_pages_and_chapters_instead_of_lines() -> None:
     assert head(chapter="The\nGate") == "[1] book.txt, The Gate (50%)"
     assert head(chapter="x" * 60) == f"[1] book.txt, {'x' * 21}... (50%)"
     assert head() == "[1] book.txt (50%)"
+    wide = cited("late", "long/" * 30) | nothing | {"chapter": "京都の駅と東京の空港の話"}
+    assert cell_len(citation_lines([wide], 80)[2]) == 80
 
 
 @given(st.text(max_size=400), st.text(min_size=1, max_size=120), st.integers(40, 120))

@@ -14,6 +14,7 @@ import pytest
 from fakes import FakeSession
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 import kvstream
@@ -284,6 +285,18 @@ def test_the_title_of_two_models_fits() -> None:
     console.print(PanelView(started, elapsed=1.0))
     shown = console.file.getvalue()
     assert "pocket for reader · infinipot · budget 4,096 entries, 12.0 MiB" in shown
+
+
+def test_wide_names_are_measured_in_cells() -> None:
+    started = replace(events()[0], model="大きな模型" * 3)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(PanelView(started, elapsed=1.0))
+    assert "budget 1,024 entries" in shown.getvalue(), "the program's name makes room"
+    stream = io.StringIO()
+    live = Live(stream, stays=False)
+    live.console = Console(file=stream, width=80)
+    live.wait_for(f"Reading {'京都駅' * 20}.pdf (3 pages) ...")  # a line that can be erased
+    assert cell_len(stream.getvalue()) < 80
 
 
 def test_of_two_models_the_last_line_says_whose_the_peaks_are() -> None:

@@ -17,7 +17,7 @@ from kvstream.cli.groups import Group
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, hint
-from kvstream.reporters.format import hanging, json_line, size, visible
+from kvstream.reporters.format import cells, hanging, json_line, padded, size, visible
 from kvstream.store import fetching, stores
 from kvstream.store.offered import OFFERS, Offer
 
@@ -59,23 +59,23 @@ def command(ctx: click.Context, json: bool) -> None:
 def _lines(entries: Sequence[ModelEntry], width: int) -> Iterator[str]:
     """Yield the rows of a table; if it is wider than `width`, several lines for each model."""
     rows = [HEADINGS, *map(_row, entries)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    widths = [max(cells(row[i]) for row in rows) for i in range(len(HEADINGS))]
     problems = ["", *(entry.problem or "" for entry in entries)]
     table = []
     for row in rows:
         table.append([
-            cell.ljust(most) if i in LEFT else cell.rjust(most)
+            padded(cell, most) if i in LEFT else cell.rjust(most)
             for i, (cell, most) in enumerate(zip(row, widths, strict=True))
         ])  # fmt: skip
     lines = ["  ".join([*row, why]).rstrip() for row, why in zip(table, problems, strict=True)]
-    if max(map(len, lines)) <= width:
+    if max(map(cells, lines)) <= width:
         yield from lines
         return
-    for (name, where, *_), (_, _, *cells), why in zip(rows, table, problems, strict=True):
+    for (name, where, *_), (_, _, *figures), why in zip(rows, table, problems, strict=True):
         together = f"{name}  {where}".rstrip()
         if together:
-            yield from [together] if len(together) <= width else [name, f"  {where}"]
-        yield "  " + "  ".join(cells).rstrip()
+            yield from [together] if cells(together) <= width else [name, f"  {where}"]
+        yield "  " + "  ".join(figures).rstrip()
         if why:
             yield hanging("  ", why, width)
 
