@@ -117,13 +117,12 @@ class Teller:
     def cost(self, result: Result) -> None:
         """Write what an answer cost; under the first one, also what the reading cost."""
         lines = [narrowed_line(result)]
-        if self.number > 0:
-            lines.append(f"answered in {duration(result.answer_s)}")
-        else:
-            if self.verbose:
-                lines += [coverage_line(result, pictures=self.unicode), support_line(result)]
-                lines += [skim_line(result), verbose_line(result)]
-            lines.append(summary(result))
+        first = self.number == 0
+        if self.verbose:
+            lines += [coverage_line(result, pictures=self.unicode)] * first
+            lines += [support_line(result), skim_line(result)]
+            lines += [verbose_line(result)] * first
+        lines.append(summary(result) if first else f"answered in {duration(result.answer_s)}")
         for line in filter(None, lines):
             self.tell(line)
 

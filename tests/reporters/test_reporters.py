@@ -179,6 +179,20 @@ def test_each_answer_has_its_warnings(terminal: bool, monkeypatch: pytest.Monkey
     assert lines == [*expected, "Warning: Low confidence."]
 
 
+def test_the_numbers_behind_each_warning_are_told() -> None:
+    stream = io.StringIO()
+    plain = Plain(stream)
+    plain.verbose = True
+    [made] = [event.result for event in events(tokens=5000) if isinstance(event, Answered)]
+    for number in range(3):
+        plain.show(AnswerStarted("Q?", number))
+        plain.show(Answered(replace(made, support={"confidence": 0.25, "probability": 0.5})))
+    lines = stream.getvalue().splitlines()
+    behind = "probability that the answer is right 50% · mean probability of its tokens 25%"
+    assert lines.count(behind) == 3
+    assert sum(line.startswith("answered in ") for line in lines) == 2
+
+
 def test_plain_lines_without_a_known_length() -> None:
     now = [0.0]
     stream = io.StringIO()
