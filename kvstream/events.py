@@ -6,7 +6,7 @@ AnswerToken events, and an Answered with the Result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -239,9 +239,12 @@ class Result:
         whole = text.get("bytes", 0)
         return max(0, text.get("part_bytes", whole) - self.waiting), max(0, whole - self.waiting)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""
-        own = vars(self)
+    def to_json(self, origin: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the object that ``--json`` prints, with the keys of docs/reference/json.md.
+
+        `origin`: the command line and its options, for the receipt.
+        """
+        own = {**vars(self), "receipt": {**(self.receipt or {}), **(origin or {})} or None}
         support: dict[str, float | None] | None = None
         if self.support is not None:
             support = {**self.support, "probability": self.support.get("probability")}

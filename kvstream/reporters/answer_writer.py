@@ -15,7 +15,7 @@ from kvstream.reporters.format import Sink, json_line, visible
 class AnswerWriter:
     """Writes answers to a stream that it does not own; with `labels`, below their questions.
 
-    `receipt` is added to that of each answer in JSON.
+    `origin` is added to the receipt of each answer in JSON.
     """
 
     def __init__(
@@ -24,9 +24,9 @@ class AnswerWriter:
         *,
         as_json: bool,
         labels: bool = False,
-        receipt: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
-        self.receipt = receipt or {}
+        self.origin = origin
         self.stream = stream
         self.as_json = as_json
         self.labels = labels and not as_json
@@ -46,9 +46,7 @@ class AnswerWriter:
                 self._write(text)
         elif isinstance(event, Answered):
             if self.as_json:
-                record = event.result.to_json()
-                record["receipt"] = {**record.get("receipt", {}), **self.receipt}
-                self._write(json_line(record, self.stream))
+                self._write(json_line(event.result.to_json(self.origin), self.stream))
             else:
                 self._answer(event.result, shutil.get_terminal_size().columns)
             self.streamed.clear()

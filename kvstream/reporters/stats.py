@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from kvstream import events
@@ -34,8 +35,8 @@ def device_bytes() -> int | None:
 class Stats:
     """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works."""
 
-    def __init__(self, stream: Sink) -> None:
-        self.stream = stream
+    def __init__(self, stream: Sink, origin: Mapping[str, Any] | None = None) -> None:
+        self.stream, self.origin = stream, origin
         self.memory: tuple[int, ...] = ()
 
     def show(self, event: Event) -> None:
@@ -48,7 +49,7 @@ class Stats:
             case StepDone():
                 return self._step(event)
             case events.Answered():
-                return {"event": "answered", **event.result.to_json()}
+                return {"event": "answered", **event.result.to_json(self.origin)}
             case events.AnswerStarted(question=question, number=number):
                 return {"event": "answer_started", "question": question, "number": number}
             case events.Notice():

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvstream.input.source import SourceRecord, identity
 from kvstream.version import __version__
 
@@ -46,6 +48,26 @@ def test_a_run_can_be_repeated(cli: Callable[..., Any], tmp_path: Path, monkeypa
     again = json.loads(cli(*shlex.split(receipt["command_line"])[1:]).stdout)
     for key in ("answer", "tokens", "citations", "receipt"):
         assert again[key] == said[key]
+
+
+@pytest.mark.parametrize("command", ["compare", "chat"])
+def test_the_command_is_in_each_receipt(
+    command: str, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    text, stats = tmp_path / "a.txt", tmp_path / "stats.jsonl"
+    text.write_text(TEXT)
+    own = (command, str(text), "--budget", "300", "-n", "4", "--json", "--stats", str(stats))
+    asked = ("-Q", "Who wrote it?", "--method", "streaming,window") if command == "compare" else ()
+    ran = cli(*own, *asked, stdin=b"Who wrote it?\n")
+    told = [json.loads(line)["receipt"] for line in ran.stdout.splitlines()]
+    events = [json.loads(line) for line in stats.read_text().splitlines()]
+    assert [each["receipt"] for each in events if each["event"] == "answered"] == told
+    assert [each["settings"]["method"] for each in told] == (
+        ["streaming", "window"] if command == "compare" else ["foresight"]
+    )
+    for each in told:
+        assert shlex.split(each["command_line"]) == ["kvstream", *own, *asked]
+        assert each["options"]["budget"] == "300 entries per head"
 
 
 def test_a_document_that_cannot_be_read_is_named(cli: Callable[..., Any], tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
             interrupts.reading = False
         if not options.quiet:
             reporter.tell(running.reading_line(talk))
-        writer = AnswerWriter(output, as_json=options.json)
+        writer = AnswerWriter(output, as_json=options.json, origin=running.origin())
         stack.callback(writer.close)
         # The chat itself shows the answers and their warnings.
         shows: list[Recorder] = [writer, *reporter.recorders]

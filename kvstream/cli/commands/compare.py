@@ -261,7 +261,7 @@ class Comparison:
                 record = {"command": "compare", "method": row.method, "error": row.problem}
             else:
                 spread = None if row.spread is None else round(row.spread, 4)
-                record = {**row.result.to_json(), "spread": spread}
+                record = {**row.result.to_json(running.origin()), "spread": spread}
             self.output.write(json_line(record, self.output))
             self.output.flush()
         elif self.as_csv:

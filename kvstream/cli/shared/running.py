@@ -84,7 +84,7 @@ def prepared(
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
-        recorders.append(Stats(stats))
+        recorders.append(Stats(stats, origin()))
     reporter.recorders = recorders
     stack.callback(reporter.close)
     return output, reporter, stack.enter_context(Interrupts(reporter.tell, stack.close))
@@ -169,7 +169,7 @@ def _show(
 def answer_writer(stack: ExitStack, output: Sink, options: Options) -> AnswerWriter:
     """Return what writes the answers of a command until `stack` closes."""
     labels = len(options.request.questions) > 1 or options.one_of_several
-    writer = AnswerWriter(output, as_json=options.json, labels=labels, receipt=origin())
+    writer = AnswerWriter(output, as_json=options.json, labels=labels, origin=origin())
     stack.callback(writer.close)
     return writer
 
