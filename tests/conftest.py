@@ -112,6 +112,7 @@ def _pocket(settings: ModelSettings, fast: bool, layers: int | None) -> BoundedM
                     part.weight.data = part.weight.data[:NARROW].clone()
                 part = layer.mlp.down_proj
                 part.weight.data = part.weight.data[:, :NARROW].clone()
+                part.in_features = NARROW  # by which a row is recognized
         return made(model, *how)
 
     with pytest.MonkeyPatch.context() as patch:
