@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -131,6 +132,19 @@ def test_the_stats_of_a_chat_have_its_answers(cli, memory, tmp_path) -> None:
     assert lines[-1]["event"] == "answered"
     assert lines[-1]["question"] == QUESTION
     assert lines[-1]["answer"] == ran.stdout.strip()
+
+
+def test_a_chat_shows_the_passages_and_numbers_of_each_answer(
+    cli, memory, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    asked = ("chat", "--memory", memory, "-o", str(tmp_path / "answers.txt"), "-n", "6")
+    ran = cli(*asked, "-v", stdin=f"{QUESTION}\nWho is ill?\n".encode())
+    assert ran.stderr.count("Where the model looked:\n[1] ") == 2
+    assert ran.stderr.count("mean probability of its tokens") == 2
+    quiet = cli(*asked, "-q", stdin=f"{QUESTION}\n".encode()).stderr
+    assert "looked" not in quiet
+    assert "probability of its" not in quiet
 
 
 def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:

@@ -22,9 +22,10 @@ from kvstream.cli.shared.model_choice import open_model, settled
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import check_early, plainly, prepared
 from kvstream.errors import BudgetError, SourceError
-from kvstream.events import Answered
+from kvstream.events import Answered, Result
 from kvstream.reporters.answer_writer import AnswerWriter
-from kvstream.reporters.plain import Recorder, narrowed_line
+from kvstream.reporters.citation_lines import support_line
+from kvstream.reporters.plain import Recorder, Teller, narrowed_line
 
 HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
@@ -93,7 +94,9 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
                         each.show(event)
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
-                        if not options.quiet and (line := narrowed_line(event.result)):
+                        if reporter.cites:
+                            reporter.cite(event.result)
+                        for line in () if options.quiet else _numbers(event.result, reporter):
                             reporter.tell(line)
                         for warning in event.result.warnings:
                             if warning not in warnings:
@@ -110,6 +113,12 @@ def command(sources: tuple[str, ...], memory: Path | None, options: Options) -> 
             # Older turns would never fit.
             del history[: -max(1, talk.budget[0] // LEAST_OF_TURN)]
     return code
+
+
+def _numbers(result: Result, reporter: Teller) -> Iterator[str]:
+    """Return what the answer saw of a memory of several sources, and with -v its support."""
+    support = support_line(result) if reporter.verbose else None
+    return filter(None, (narrowed_line(result), support))
 
 
 def _check(sources: tuple[str, ...], memory: Path | None, options: Options) -> None:
