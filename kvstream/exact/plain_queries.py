@@ -68,7 +68,7 @@ def core(question: str) -> str:
 def plain_query(question: str, columns: Columns) -> str | None:
     """Return the query of a plain question; None if it is none."""
     text = iso_dates(core(question))
-    asks = len(text.split()) <= MOST_WORDS and not pattern_of(terms.YES_OR_NO).match(text)
+    asks = len(text.split()) <= MOST_WORDS and not pattern_of(terms.NO_FIGURE).match(text)
     return _Reading(text, columns).query() if asks else None
 
 
@@ -106,7 +106,14 @@ class _Reading:
             "#" in kinds and self.done and not re.search("[<>]", "".join(self.where))
         ):
             return None
+        if not operations and not all(map(self._can_name, at)):
+            return None  # who discovered helium, if a column has the years of discovery
+        words = {word for column in at for word in words_of(self.columns.header[column])}
+        if words & terms.LESS_IS_MORE and any(part.text in terms.JUDGED for part in parts):
+            return None  # the best time is the shortest
         if re.fullmatch("#R?", kinds) and ("R" in kinds or self.where):
+            if self._names_row() and terms.ROW_WORDS.isdisjoint(words_of(parts[-1].text)):
+                return None  # how many of a product were sold, which one row says
             return self._select("COUNT(*)")
         if re.fullmatch("#CR?", kinds) and not self.columns.numbers[at[0]]:
             shared = at[0] in self.columns.repeats
@@ -147,6 +154,20 @@ class _Reading:
         if re.fullmatch("W?R", kinds) and self.where and pattern_of(terms.LIST).match(self.text):
             return self._select("*")
         return None
+
+    def _can_name(self, column: int) -> bool:
+        """Return whether a column may have what a question asks for: a person, place or time."""
+        asks = re.match(r"(?:\w+ )?(who|whose|where|when)\b", self.text, re.IGNORECASE)
+        dated = column in self.columns.dates and asks and asks[1].casefold() != "when"
+        return not asks or not (self.columns.numbers[column] or dated)
+
+    def _names_row(self) -> bool:
+        """Return whether a condition has a value that only one row has."""
+        return any(
+            f"{self._name(column)} = " in each and column not in self.columns.repeats
+            for column in range(len(self.columns.names))
+            for each in self.where
+        )
 
     def _name(self, column: int) -> str:
         return self.columns.names[column]

@@ -36,6 +36,9 @@ SUPERLATIVES = tuple((_set(most), _set(least), _set(columns)) for most, least, c
     ("hottest warmest", "coldest", "temperature temp"),
 ))  # fmt: skip
 """Words for the largest and the smallest, and words of the columns that they may mean."""
+LESS_IS_MORE = SUPERLATIVES[0][2] | SUPERLATIVES[1][2]
+"""Words of columns of times and prices, of which the best is perhaps the smallest."""
+JUDGED = frozenset(("best", "worst", "poorest"))
 AGES = {" DESC": _set("youngest newest latest last"), "": _set("oldest earliest first longest")}
 """Words for the end of an order by time."""
 ROW_WORDS = frozenset(("row", "record", "entry", "line", "item", "one", "data", "table"))
@@ -86,8 +89,11 @@ TAIL = (
     r"(?:,? (?:(?:in|of|from|over) (?:the|this|that)(?: whole| entire)? (?:table|file|data|csv|tsv"
     r"|sheet|dataset)|please|pls|overall|in all|exactly|thanks|thank you|if you don['’]?t mind))+$"
 )
-YES_OR_NO = r"(?:is|are|was|were|do|does|did|has|have|had) (?!the (?:most|least))"
-"""How a question begins whose answer is yes or no."""
+NO_FIGURE = (
+    r"(?:is|are|was|were|do|does|did|has|have|had) (?!the (?:most|least))|what do(?:es)? .+ mean$"
+    r"|.*\bhow many (?:did|do|does|i|we|you|they|he|she)\b"
+)
+"""A question whose answer is yes, no, or a meaning, or that does not say what is counted."""
 WHOLE = frozenset(("table", "data"))
 """Words for all rows, which no column describes."""
 BE = r"(?:is |are |was |were |of |lies )?"

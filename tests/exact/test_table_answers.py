@@ -260,6 +260,37 @@ NOT_BY_WORDS = (
 )  # fmt: skip
 
 
+ELEMENTS = """element,symbol,discovered,price,laps
+Helium,He,1895-03-26,3,12.5
+Neon,Ne,1898-06-01,8,11.25
+Argon,Ar,1894-08-13,3,13.75
+"""
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "who discovered Helium",
+        "where is the price of Neon",
+        "how many Neon did we sell?",
+        "how many Neon do i hold",
+        "number of the Neon element",
+        "which element has the best price",
+        "What does the price mean?",
+    ],
+)
+def test_what_no_column_answers_is_not_computed(question: str) -> None:
+    """A word of the question is the name of a column or row, which says something else."""
+    assert plain_query(question, columns_of(ELEMENTS)) is None
+
+
+def test_a_row_with_a_name_is_counted_if_rows_are() -> None:
+    query = plain_query("How many rows where element is Neon?", columns_of(ELEMENTS))
+    assert query == "SELECT COUNT(*) FROM t WHERE element = 'Neon'"
+    query = plain_query("when was Helium discovered", columns_of(ELEMENTS))
+    assert query == "SELECT discovered FROM t WHERE element = 'Helium'"
+
+
 @pytest.mark.parametrize("question", [*BY_WORDS, *NOT_BY_WORDS])
 def test_values_of_the_first_rows_are_known(question: str) -> None:
     assert plain_query(question, columns_of(SALES, "sales.csv")) == BY_WORDS.get(question)
