@@ -400,7 +400,7 @@ class Scouting:
             warnings=second.warnings(scouted.memory.warnings, scouted.passages),
             skim=second.to_json(self.reader.model_name, scouted.passages, first),
             receipt={
-                **(first.receipt or {}),
+                **_receipt(first, max_tokens=scouted.request.run.max_tokens),
                 "model_digest": self.answerer.model.fingerprint,
                 "skim_digest": self.reader.model.fingerprint,
             },
@@ -425,7 +425,10 @@ class Scouting:
             warnings=second.warnings(scouted.warnings, scouted.passages, unfound),
             of_reading=tuple(scouted.warnings),
             skim=second.to_json(None, scouted.passages, None),
-            receipt={**(result.receipt or {}), "input": identity(scouted.trace.records)},
+            receipt={
+                **_receipt(result, method=Passages.name),
+                "input": identity(scouted.trace.records),
+            },
         )
 
 
@@ -547,6 +550,12 @@ def _settled(event: Event) -> Event:
         return event
     snapshot = event.kept()
     return replace(event, kept=lambda: snapshot)
+
+
+def _receipt(result: Result, **settings: Any) -> dict[str, Any]:
+    """Return the receipt of one model with the settings of the run that it is a part of."""
+    receipt = result.receipt or {}
+    return {**receipt, "settings": {**receipt.get("settings", {}), **settings}}
 
 
 def _peak(result: Result | None) -> dict[str, int]:

@@ -271,6 +271,7 @@ def test_the_command_line(
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["model"], said["skim"]["model"], said["method"]) == ("reader", None, "passages")
+    assert said["receipt"]["settings"]["method"] == "passages"
     assert said["peak"]["kv_tokens"] <= 500
     assert " tokens) · answered from " in done.stderr
     assert FACT.sentence.split()[0] in page.read_text()

@@ -773,12 +773,15 @@ def test_the_command_line_with_another_tokenizer(
     """Once fetched, ``reader`` (a tiny model here) answers without -m. A report needs a memory."""
     tiny = tiny_reader(tmp_path, monkeypatch)
     page = str(tmp_path / "page.html")
-    arguments = ("--budget", "500", "-n", "8", "--json", "-v", "--skim", "pocket", "--report", page)
+    arguments = (
+        "--budget", "500", "-n", "40", "--json", "-v", "--skim", "pocket", "--report", page,
+    )  # fmt: skip
     done = cli("ask", str(story), FACT.question, *arguments)
     assert done.code == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["model"] == "reader"
     assert said["skim"]["model"] == "pocket"
+    assert said["receipt"]["settings"]["max_tokens"] == 40, "not that of the scout"
     assert said["peak"]["kv_tokens"] <= 500
     assert "cannot be read again" in done.stderr or not said["skim"]["kept"]["dropped_bytes"]
     assert "passages kept as text" in done.stderr
