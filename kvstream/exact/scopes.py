@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from email.utils import parsedate_to_datetime
@@ -239,13 +239,15 @@ def _scope(sources: SourceSet, only: str) -> Scope:
         return scope
     every = outline(sources.again())
     parts = joined(every)
-    hits = _hits(parts, only) or _hits(every, only)
+    nexts = (part.begin for part in every[1:])
+    cells = [replace(p, end=min(p.end, next(nexts, p.end))) for p in every]  # each alone
+    hits = _hits(parts, only) or _hits(cells, only)
     if not hits and (few := _MESSAGES.fullmatch(only)):
         (first,), (last,) = _ends(only, few["first"], few["last"])
         scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
         scope.ranges = _messages(sources.again(), scope, some)
         return scope
-    pair = re.split(r",? (?:of|in) |, |(?<=\d) (?=[a-z])", only, maxsplit=1)
+    pair = re.split(r"(?i),? (?:of|in) |, |(?<=[\divxlc]) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not hits else ():
         if not hits and len(around := _hits(parts, outer)) == 1:
             begin, end = around[0].begin, around[0].end

@@ -142,6 +142,7 @@ def test_the_same_number_twice(tmp_path: Path) -> None:
         read(path, only="chapter 2")
     assert "rain" in read(path, only="chapter 2 of part 2")
     assert "wind" in read(path, only="chapter 2 of part one")
+    assert "rain" in read(path, only="Part II chapter ii")
     assert read(path, only="part 2").count("CHAPTER") == 2
     assert read(path, only="chapters 1-2 of part 2").count("CHAPTER") == 2
 
@@ -479,6 +480,8 @@ def test_cells_below_a_heading_of_a_notebook(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"Snow: Snow \(from cell 3\), Snow \(from cell 9\)"):
         read(path, only="Snow")
     assert read(path, only="Snow, cell 4").split() == read(path, only="cell 4").split() == ["b"]
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4}).replace("# Snow", "## Snow"))
+    assert read(path, only="cell 2").split() == ["a"]  # not with the part that it contains
 
 
 def test_chapters_of_a_notebook(tmp_path: Path) -> None:
