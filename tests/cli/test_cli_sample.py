@@ -68,6 +68,16 @@ def test_what_cannot_be_done_is_told(cli, arguments, code, says) -> None:
     assert "Traceback" not in ran.stderr
 
 
+def test_a_text_stays_if_nobody_reads_its_questions(cli, tmp_path) -> None:
+    text, both = tmp_path / "text.txt", ("--facts", "9", "--tokens", "1k")
+    asked = [sys.executable, "-m", "kvstream", "sample", *both, "-o", str(text), "--questions", "-"]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert text.read_text("utf-8") == cli("sample", *both).stdout
+
+
 def test_the_text_is_not_replaced(cli, tmp_path) -> None:
     book = tmp_path / "book.txt"
     book.write_text(TEXT)

@@ -84,19 +84,16 @@ def command(
     refuse_clashes(outputs, {}, [] if into is None else [into])
     refuse_closed(output)
     # SIGTERM and SIGHUP raise, so that temporary files are removed.
-    with (
-        Interrupts(Teller(sys.stderr).tell),
-        _file(questions, "--questions") as stream,
-        _file(output, "--output") as text,
-    ):
-        if into is None:
-            count = facts or sample.default_facts(tokens)
-            pieces = sample.generate(tokens=tokens, seed=seed, facts=count)
-        else:
-            characters, blocks = _text_of(into)
-            count = facts or sample.default_facts(int(characters / sample.CHARS_PER_TOKEN))
-            pieces = sample.plant(blocks, characters, facts=count, seed=seed)
-        _write(pieces, text or sys.stdout)
+    with Interrupts(Teller(sys.stderr).tell), _file(questions, "--questions") as stream:
+        with _file(output, "--output") as text:
+            if into is None:
+                count = facts or sample.default_facts(tokens)
+                pieces = sample.generate(tokens=tokens, seed=seed, facts=count)
+            else:
+                characters, blocks = _text_of(into)
+                count = facts or sample.default_facts(int(characters / sample.CHARS_PER_TOKEN))
+                pieces = sample.plant(blocks, characters, facts=count, seed=seed)
+            _write(pieces, text or sys.stdout)
         if questions is not None:
             records = sample.questions(facts=count, seed=seed)
             lines = (json_text(record, ascii=False) + "\n" for record in records)
