@@ -51,6 +51,8 @@ DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:([T ])\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?\s?(Z|UTC|[+-]\d\d:?\d\d)?)?"
 )
 """A date as in ISO 8601, whose text has the order of time."""
+_WRITTEN_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:,? (\d\d:\d\d(?::\d\d)?))?")
+"""Day and month, or month and day, before the year; perhaps with a time."""
 _YEAR = re.compile(r"[12]\d{3}$")
 _PADDED = re.compile(r"0\d")
 """How a number begins that is a name."""
@@ -71,6 +73,30 @@ def _number(text: str) -> re.Match[str] | None:
     return _UNIT.fullmatch(_OUTER_SIGN.sub(r"\2\1", text.replace("\u2212", "-")))
 
 
+def _day_first(values: Sequence[str]) -> bool | None:
+    """Return whether the day stands before the month in most of these dates; None: this is open, or
+    they are no dates.
+    """
+    found = filter(None, map(_WRITTEN_DATE.fullmatch, values))
+    dates = [date for date in found if min(int(date[1]), int(date[3])) < 13]
+    if 2 * len(dates) <= len(values):
+        return None
+    first, second = (max(int(date[part]) for date in dates) > 12 for part in (1, 3))
+    if first == second:
+        return True if not first and all(date[2] == "." for date in dates) else None
+    return first
+
+
+def _turned(text: str, *, day_first: bool) -> str:
+    """Return a date with the year at its end as in ISO 8601, and any other text as it is."""
+    date = _WRITTEN_DATE.fullmatch(text)
+    if date is None:
+        return text
+    day, month = (date[1], date[3]) if day_first else (date[3], date[1])
+    possible = 0 < int(month) < 13 and 0 < int(day) < 32
+    return f"{date[4]}-{month:0>2}-{day:0>2}{' ' * bool(date[5])}{date[5] or ''}" * possible
+
+
 @dataclass
 class Numbers:
     """How the numbers of a column are written, from its first values."""
@@ -81,6 +107,8 @@ class Numbers:
     """A number whose comma or point may separate thousands, or decimals."""
     dated: bool = False
     """Whether the values are dates, which have no numbers but an order."""
+    day_first: bool | None = None
+    """For dates with the year at their end. None: the year is the first."""
     form: tuple[str, ...] = ()
     """What separates their times, and the zone; others would have another order."""
 
@@ -97,14 +125,19 @@ class Numbers:
             elif len(fits) == 2 and re.search("[.,]", value) and not unsure:
                 unsure = value
         point = "," if only[","] and not only["."] else "."
+        day_first = _day_first(values)
+        dated = 2 * len(dates) > len(values) and len({*filter(any, dates)}) < 2
         return cls(
             point,
             unsure="" if only else unsure,
-            dated=2 * len(dates) > len(values) and len({*filter(any, dates)}) < 2,
+            dated=dated or day_first is not None,
+            day_first=day_first,
         )
 
     def date(self, text: str) -> str | None:
         """Return a date for SQLite; None: it is none, or has another order as text."""
+        if self.day_first is not None:
+            text = _turned(text, day_first=self.day_first)
         match = DATE.fullmatch(text)
         form = match.groups("") if match else ()
         self.form = self.form or (form if any(form) else ())
@@ -157,7 +190,7 @@ class Columns:
     flags: Mapping[int, Mapping[bool, str]]
     """Those whose cells say yes or no, with the words for it."""
     dates: frozenset[int]
-    """Those whose cells are dates as in ISO 8601."""
+    """Those whose cells are dates."""
     repeats: frozenset[int]
     """Those in which rows have the same value."""
     complete: bool

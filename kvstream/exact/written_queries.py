@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from itertools import islice
 
 from kvstream.exact.plain_queries import core
 from kvstream.exact.routing import iso_dates
@@ -91,7 +92,11 @@ class QueryWriter:
             number = self.columns.numbers[column]
             own.sort(key=lambda value: loose(value) not in values)
             most = FEW if few else max(EXAMPLES, sum(loose(value) in values for value in own))
-            some = [shortened(value, 40) for value in own[:most]]
+            style = self.columns.styles[column]
+            shown = (
+                style.date(each) or each if style.day_first is not None else each for each in own
+            )
+            some = [shortened(value, 40) for value in islice(shown, most)]
             examples = ", ".join(some if number else [f"'{value}'" for value in some])
             kind = "NUMBER" if number else "TEXT"
             lines.append(f'  "{name}" {kind}, -- {"values" if few else "such as"} {examples}')
@@ -102,11 +107,12 @@ class QueryWriter:
         """Return the values of texts of the table that a question names, as `loose` writes them."""
         words = loose(_plain(question)).split()
         names = {word for name in self.columns.names for word in re.findall(r"\w+", loose(name))}
+        turned = {c for c, style in enumerate(self.columns.styles) if style.day_first is not None}
         values = []
         for begin in range(len(words)):
             for end in range(begin + 1, min(len(words), begin + 6) + 1):
                 value = " ".join(words[begin:end]).strip(".,:")
-                columns = self.columns.values.get(value, {}).keys() - self.columns.numeric
+                columns = self.columns.values.get(value, {}).keys() - self.columns.numeric - turned
                 if columns - self.columns.flags.keys() and value not in names and len(value) > 2:
                     values.append(value)
         return values

@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -66,6 +67,40 @@ def test_not_all_tables_of_a_text_are_held() -> None:
     questions = TableQuestions(blocks(text, 99), ["a.md"], ["What is the sum of price?"])
     assert [len(own) for own in questions._tables.values()] == [2]
     assert not questions.queries
+
+
+@given(st.lists(st.dates(), min_size=1), st.sampled_from("./-"), st.booleans(), st.booleans())
+def test_dates_with_their_year_at_the_end(
+    days: list[date], sign: str, day_first: bool, padded: bool
+) -> None:
+    def written(day: date) -> str:
+        parts = [f"{part:02}" if padded else str(part) for part in (day.month, day.day)]
+        return sign.join([*(parts[::-1] if day_first else parts), f"{day.year:04}"])
+
+    text = "".join(f"{n};{written(day)}\n" for n, day in enumerate(days))
+    found = computed(f"n;due on\n{text}", "SELECT due_on FROM t ORDER BY n")
+    # Nothing else says whether 5/6 is in May or in June.
+    known = any(day.day > 12 for day in days) or (sign == "." and day_first)
+    if known:
+        assert found["answer"].split("\n")[: len(days)] == [*map(str, days)]
+    elif sign != ".":
+        assert found["answer"].split("\n")[: len(days)] == [*map(written, days)]
+
+
+def test_what_is_no_date_in_a_column_of_dates_is_counted() -> None:
+    rows = (
+        "14.5.2024,14/5/2024 09:30",
+        "32.13.2024,1/6/2024 10:00",
+        ",12/1/2024 08:00",
+        "3.4.2024,",
+    )
+    text = "".join(f"{name},{row}\n" for name, row in zip("nabcd", ("due,at", *rows), strict=True))
+    assert computed(text, "SELECT due FROM t") is None  # it would lack a cell
+    found = computed(text, "SELECT n FROM t ORDER BY due DESC LIMIT 1")
+    assert found["answer"] == "a\nn: a | due: 14.5.2024 | at: 14/5/2024 09:30"
+    assert "Left out: 1 row whose due is no date as in others." in found["warnings"]
+    found = computed(text, "SELECT MAX(at) FROM t")
+    assert found["answer"].split("\n")[0] == "2024-06-01 10:00"
 
 
 def best(function: str, column: str, show: str = "", where: str = "") -> str:
