@@ -574,6 +574,15 @@ def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -
         assert "\nQuestion: Who?\nIt is 51234.\n" in ran.stdout
 
 
+def test_a_question_that_is_asked_twice_gets_two_answers(cli, fake_session, book) -> None:
+    for count in ("How often is snow mentioned?", "Who?"):
+        ran = cli("ask", book, "-Q", count, "-Q", "Where?", "-Q", count, "-Q", "Where?", "--json")
+        asked = [json.loads(line)["question"] for line in ran.stdout.splitlines()]
+        assert sorted(asked) == sorted([count, count, "Where?", "Where?"])
+        twice = cli("ask", book, "-Q", count, "-Q", count).stdout
+        assert twice.count(f"Question: {count}\n") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

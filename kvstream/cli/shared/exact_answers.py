@@ -64,7 +64,8 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
     """Answer what needs no model; return the exit code, what is left for a model to read, and
     whether anything was answered.
     """
-    aims = {question: route(question) for question in options.request.questions}
+    asked = options.request.questions
+    aims = {question: route(question) for question in asked}
     if not any(each.kind == "count" or asks_of_rows(q, paths) for q, each in aims.items()):
         return 0, [(paths, _for_model(paths, options, aims))], False
     paths = sources_or_usage(paths)
@@ -90,8 +91,9 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
                 modeled = name or len(records) < len(aims)
                 output = opened_output(stack, replace(options, output=None) if modeled else options)
             answers = [
-                {"command": "ask", "question": question, "model": None, **record}
-                for question, record in records.items()
+                {"command": "ask", "question": question, "model": None, **records[question]}
+                for question in asked
+                if question in records
             ]
             if answers and name and options.json:  # as for documents that a model reads
                 line = {"document": name, "file": None, "present": False, "answers": answers}
@@ -99,7 +101,7 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
                 answers = []
             for place, record in enumerate(answers):
                 labels = [f"==> {in_line(name)} <=="] * (name != "" and not place)
-                labels += [f"Question: {record['question']}"] * (len(aims) > 1)
+                labels += [f"Question: {record['question']}"] * (len(asked) > 1)
                 show(record, output, as_json=options.json, labels=labels)
             notes |= dict.fromkeys(more)
             rest.setdefault(tuple(q for q in aims if q not in records), []).append(name)
@@ -122,7 +124,7 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
     for questions, names in rest.items():
         if questions:
             some = {question: aims[question] for question in questions}
-            own = replace(options, one_of_several=len(aims) > 1)
+            own = replace(options, one_of_several=len(asked) > 1)
             readings.append((names if options.each else paths, _for_model(paths, own, some)))
     return SOME_FAILED if failures else 0, readings, answered
 
@@ -339,7 +341,7 @@ def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Aim]) 
         say(ESTIMATED)
     # The hints of one counted question were told before it was left to a model.
     silent = not options.each and [each.kind for each in aims.values()] == ["count"]
-    own = options.asking(questions=tuple(aims))
+    own = options.asking(questions=tuple(q for q in options.request.questions if q in aims))
     tell = (lambda hint: None) if silent else say
     return _of_part(paths, own, aims, tell, whole=options.each)
 
