@@ -327,7 +327,8 @@ def test_a_plan_of_two_models_has_the_sizes_of_both(fake_session) -> None:
 
 
 def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
-    found = [*_extras(), Finding("precision", "float32, which is told at length " * 4)]
+    told, advice = "float32, which is told at length " * 4, "Install it, or leave it out. " * 5
+    found = [*_extras(), Finding("precision", told, False, advice)]
     monkeypatch.setattr("kvstream.cli.commands.doctor.diagnose", lambda: iter(found))
     monkeypatch.setattr("kvstream.cli.commands.doctor._config", lambda: iter(()))  # a long path
     lines = cli("doctor").stdout.splitlines()
@@ -335,6 +336,8 @@ def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     extras = {line.split()[2] for line in lines if line.startswith("ok  extra")}
     assert extras >= {"zstd", "documents", "serve", "ray", "report", "quantize"}
     assert sum(line.startswith(" " * 22) for line in lines) >= 2
+    monkeypatch.setattr("kvstream.cli.commands.doctor.columns", lambda: 44)
+    assert max(map(len, cli("doctor").stdout.splitlines())) <= 44
 
 
 def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:

@@ -11,9 +11,12 @@ import click
 from kvstream.api.doctor import Finding, diagnose
 from kvstream.cli import config
 from kvstream.cli.options.command import SectionedCommand
-from kvstream.cli.shared.saying import say
+from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import counted, hanging, json_text, visible
+
+WIDTH = 80
+"""Maximum columns of a line."""
 
 
 @click.command("doctor", cls=SectionedCommand)
@@ -24,7 +27,7 @@ def command(json: bool) -> int:
 
     The exit code is 1 if something is missing or broken, also in the config file, else 0.
     """
-    problems = 0
+    problems, width = 0, min(WIDTH, columns())
     for finding in chain(diagnose(), _config()):
         problems += not finding.ok
         if json:
@@ -32,9 +35,9 @@ def command(json: bool) -> int:
             continue
         mark = "ok" if finding.ok else "!!"
         head = f"{mark}  {finding.name:18}"
-        click.echo(hanging(head, visible(finding.value), 80))
+        click.echo(hanging(head, visible(finding.value), width))
         if not finding.ok and finding.remedy:
-            click.echo(f"    {'':18}{finding.remedy}")
+            click.echo(hanging(" " * len(head), visible(finding.remedy), width))
     if problems:
         say(f"{counted(problems, 'problem')} found.")
     return 1 if problems else 0
