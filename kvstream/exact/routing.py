@@ -104,11 +104,12 @@ _LIMITS = (
     r"^(?:who(?:m|se)?|why|how (?:does|do|did|is|are|was|were|come|long|far|old|well|big)) |"
     r"\b(?:average|distinct|unique|different|once|twice|most|least|fewest|neither|nor|than|compared|"
     r"should|might|must|will(?! you)|would(?! (?:you|like|love|it be))|percent\w*|fraction|"
-    r"into(?= \w)|(?<!as )per(?= \w)|(?:starts?|begins?|ends?) with|"
+    r"into(?= \w)|(?<!as )per(?= \w)|(?:start|beg[iu]n|end)(?:s|ed|n?ing)? with|"
     r"(?:kinds?|types?|sorts?|classes) of|"
     r"yesterday|today|tonight|o['’]?clock|(?:last|this|that|next|on|an?|each|every) "
     rf"(?:{_WEEKDAY}|hour|day|week|month|year|morning|afternoon|evening|night)|"
-    r"at the (?:very )?(?:start|beginning)|(?:mention|nam|us)ed (?!exactly|precisely|only)\w+ly)\b"
+    r"at the (?:very )?(?:start|beginning)|in (?:the )?(?:\w+ )?titles|"
+    r"(?:mention|nam|us)ed (?!exactly|precisely|only)\w+ly)\b"
     r"|\b(?:do|does|did|ha[sd]|have) (?:(?-i:[A-Z])[\w-]+|he|she) (?:say|said|use|write|utter)"
     rf"|\b(?:which|what|all|every|list|show|give|name|find)(?: (?:all|every|of|the|me))* "
     rf"(?:(?!(?:{_NAMES})\b)[\w-]+ |(?<=all ))"
@@ -121,7 +122,7 @@ _AWAY = "after|before|since|until|till|outside|beyond|past|through|up to|except(
 """What stands before a part that is not read alone."""
 _OF_SOME = (
     r"\b(?:he|she|(?:is|are|was|were|came?|sent) (?:from|to|by)|did .+ (?:send|post))\b"
-    r"|\b(?:contain|mention|includ)\w* \w"
+    r"|\b(?:contain|mention|includ)\w* \w|\b(?:in|of) .+ are (?!there|in\b)\w"
 )
 """What limits a count of all units."""
 _PLAINER = (
@@ -155,7 +156,7 @@ _LISTING = (
     r"(?:(?:in(?:to)? )?(?:which|what(?:['’]s)?|list|show|give|name|print)(?: (?:are|is|me|us|an?|"
     rf"the|list|of|all|every|full|in|names?|titles?|headings?|\w+['’]s|{WORDS}|\d+))* "
     rf"(?:(?P<unit>{_PARTS.replace('?', '')}|functions|classes)|outline)|"
-    r"(?:.*? )?(?:table of contents|contents page"
+    r"(?!how (?:often|many times))(?:.*? )?(?:table of contents|contents page"
     rf"|(?P<one>{_PARTS}) (?:names|titles|headings|list))|welche (?P<german>kapitel) gibt es)"
     + _OF_TEXT
 )
@@ -379,6 +380,7 @@ def _is_limited(
     part, sender = marks.get("part", ""), marks.get("sender", "")
     for each in (words, part, sender):
         besides = besides.replace(each, "")
+    kept = rf"\bhow many (?!(?:{_NAMES})\b)[\w-]+ {re.escape(marks.get('unit', ''))}\b"
     quoted, names = f'"{words}"' in text, (words * bool(unit), sender, part)
     says = rf"\b(?:do|does|did) {name} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {name}\b"
     sums = pattern_of(_SUMS).search(text) and not pattern_of(_COUNTS).search(text)
@@ -393,6 +395,8 @@ def _is_limited(
         words and pattern_of(says).search(text),
         mentions and pattern_of(_OTHERS).search(besides),
         mentions and not quoted and sums,
+        kind == "both" and not quoted and re.search(" (?:and|or) ", words),
+        unit and words and pattern_of(kept).search(besides),  # the long messages
         not words + sender and pattern_of(_OF_SOME).search(text),
         " to " in sender or _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
         # The dog Rex is called Rex elsewhere, and cities are kinds of things.

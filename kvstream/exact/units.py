@@ -75,9 +75,14 @@ def count_units(
     """
     tally, lines = Tally(most), lines_of(without_names(blocks))
     if unit in HEADINGS:
-        begins = {part.begin for part in headings(outline(sources.again()), unit)}
+        parts = headings(outline(sources.again()), unit)
+        if unit == "heading" and words is not None:  # it has the words itself, not what is below
+            begins = {part.begin for part in parts if words.pattern.search(part.title)}
+            words = None
+        else:
+            begins = {part.begin for part in parts}
         _count(lines, lambda line, _: line.byte in begins, words, tally)
-        return tally if begins else None
+        return tally if parts else None
     begins_of = _samples(sources)
     for source, own in groupby(lines, key=lambda line: line.block.source):
         first = next((some for each, some in begins_of if each == source), ())

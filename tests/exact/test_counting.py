@@ -663,6 +663,13 @@ def test_headings_of_all_levels(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "by their headings, Chapter 1 to Chapter 2." in told
 
 
+def test_a_heading_has_only_its_own_words(tmp_path: Path) -> None:
+    page = "# Results\n\nAnna\n\n# More Results\n\nx\n\n# Methods\n\nThe Results of Anna\n"
+    assert units(tmp_path, "a.md", page, "heading", "results") == 2
+    assert units(tmp_path, "a.md", page, "heading", "Anna") == 0
+    assert units(tmp_path, "a.md", page, "section", "Anna") == 2
+
+
 def test_headings_without_numbers_are_chapters(tmp_path: Path) -> None:
     page = "".join(f"# The {n}\n\n## Of it\n\ntext\n\n" for n in ("Storm", "Calm", "End"))
     assert units(tmp_path, "a.md", page, "chapter") == 3

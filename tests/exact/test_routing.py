@@ -246,6 +246,11 @@ SCOPES = {
     "What is the first message from Paul about?": "the first message from Paul",
 }
 OTHERS = [
+    "How many long messages mention Anna?",
+    "How many words in chapter 2 are nouns?",
+    "How often is Anna mentioned in chapter titles?",
+    "How often do words starting with foo appear?",
+    "Which lines contain ERROR and WARN?",
     'How often does Anna say "no"?',
     "How often is Anna mentioned every day?",
     "How often is Anna mentioned per page?",
