@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -178,7 +179,8 @@ def test_what_was_answered_before_a_run_fails_stays(
     text = " ".join(table.read_text().split())
     assert "infinipot" in text
     assert text.count(LONG) == 3 or form == "--quiet"
-    assert "pyramidkv" not in text
+    read = re.sub(r'"command_line": "[^"]*"|"options": {[^}]*}', "", text)
+    assert "pyramidkv" not in read
     printed = cli(*asked, form)
     assert printed.code == 3
     assert " ".join(printed.stdout.split()).count("infinipot") == text.count("infinipot")
