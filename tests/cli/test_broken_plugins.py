@@ -188,7 +188,8 @@ def test_an_error_of_a_method_names_its_package(
     run: Callable[..., Any], tmp_path: Path, body: str, told: str
 ) -> None:
     install(tmp_path, LISTED, GOOD.format(body=body))
-    ran = run(tmp_path, "ask", "book.txt", "Who?", "--method", "thing", "--budget", "300", "-q")
+    given = ("--method", "thing", "--budget", "300", "--dtype", "float32", "-q")
+    ran = run(tmp_path, "ask", "book.txt", "Who?", *given)
     assert (ran.code, ran.stdout) == (1, ""), ran.stderr
     assert len(ran.stderr.splitlines()[-1]) < 500
     assert re.search(f"in the package thing-plugin .*{re.escape(told)}.*\\.$", ran.stderr)
