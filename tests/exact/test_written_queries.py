@@ -18,7 +18,7 @@ from kvstream.exact.written_queries import QueryWriter
 from kvstream.input.sources import open_sources
 from kvstream.input.table_reader import tables_of
 from kvstream.store.offered import OFFERS
-from kvstream.store.reader import BASE_OF_QUERIES
+from kvstream.store.reader import QUERIES
 
 ROWS = """Pet Name;kind;weight kg;born;chipped
 Bello;dog;21,5;2019-04-01;yes
@@ -230,6 +230,9 @@ def test_figures_of_a_result() -> None:
     ]  # fmt: skip
 
 
+SMALLEST, LARGEST = QUERIES
+
+
 @pytest.fixture
 def told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any]
@@ -238,7 +241,7 @@ def told(
     (tmp_path / "pets.csv").write_text(ROWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path / "cache"))
-    base = OFFERS[BASE_OF_QUERIES].path
+    base = OFFERS[SMALLEST].path
     base.parent.mkdir(parents=True)
     base.touch()
     loaded: list[str] = []
@@ -271,7 +274,7 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
     code, out, err, loads = told(DOGS, "pets.csv", "how heavy are dogs on average?", "--json")
     found = json.loads(out)
     assert (code, loads, found["answer"], found["query"]) == (0, 1, "27.3", DOGS)
-    assert found["model"] == BASE_OF_QUERIES
+    assert found["model"] == SMALLEST
     assert f"Written by qwen-0.5b, computed from the rows: {DOGS}" in err
     question = "how heavy are dogs on average?"
     code, out, err, _ = told(DOGS, "pets.csv", question, "--quiet", "--revision", "main")
@@ -280,6 +283,17 @@ def test_ask_computes_a_query(told: Callable[..., Any]) -> None:
         "27.3\n",
         "Warning: Left out: 1 row without weight_kg.",
     )
+
+
+def test_the_model_that_answers_writes_the_query(told: Callable[..., Any]) -> None:
+    arguments = ("pets.csv", "how heavy are dogs on average?", "-m", LARGEST)
+    assert f"Written by {SMALLEST}, " in told(DOGS, *arguments)[2]  # the other was not fetched
+    OFFERS[LARGEST].path.parent.mkdir(parents=True)
+    OFFERS[LARGEST].path.touch()
+    assert f"Written by {LARGEST}, " in told(DOGS, *arguments)[2]
+    assert f"Written by {SMALLEST}, " in told(DOGS, *arguments[:2])[2]
+    OFFERS[SMALLEST].path.unlink()
+    assert f"Written by {LARGEST}, " in told(DOGS, *arguments[:2])[2]
 
 
 def test_a_pipe_is_computed_with_the_query_for_its_beginning(told: Callable[..., Any]) -> None:

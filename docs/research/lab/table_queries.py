@@ -52,10 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--rules", action="store_true")
+    parser.add_argument("-m", "--model", default="qwen-0.5b", choices=reader.QUERIES)
     options = parser.parse_args()
     write = None
     if not options.rules:
-        session = Session.open(ModelSettings(str(reader.path(reader.QUERIES))))
+        session = Session.open(ModelSettings(str(reader.path(reader.QUERIES[options.model]))))
         write = partial(session.write, RunSettings(Budget(tokens=2048), max_tokens=MOST_TOKENS))
     counts: Counter[str] = Counter()
     for name, table, expected, question in (

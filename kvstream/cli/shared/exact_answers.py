@@ -19,7 +19,7 @@ from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.model_choice import query_model
+from kvstream.cli.shared.model_choice import query_model, writer_of_queries
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
@@ -27,7 +27,7 @@ from kvstream.cli.shared.watching import UNMATCHED, UNMET
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
-from kvstream.store.reader import BASE_OF_QUERIES
+from kvstream.store.reader import QUERIES
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -49,7 +49,7 @@ NO_FIGURE = (
     "No row, column or operation that kvstream computes fits this question about the table, and a "
     "model would guess the figure."
 )
-LARGER = f" A larger model reads other words, too (kvstream models get {BASE_OF_QUERIES})."
+LARGER = f" A larger model reads other words, too (kvstream models get {next(iter(QUERIES))})."
 COLUMNS = 20
 """Columns that a message names."""
 JOINED = " (?:and|or|on|at|with|because|for|during) "
@@ -327,7 +327,7 @@ def _of_rows(
         return {}, (), [f"Figures of the table cannot be computed: {error}"]
     notes = [*sources.notes] if answers else []
     for question, record in answers.items():
-        model = BASE_OF_QUERIES if question in table.by_model else None
+        model = writer_of_queries(options) if question in table.by_model else None
         writer = f"Written by {model}" if model else "Without a model"
         notes.append(f"{writer}, computed from the rows: {record['query']}")
         record = {**record, "warnings": [*sources.warnings, *record["warnings"]], "model": model}

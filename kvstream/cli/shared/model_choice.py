@@ -78,18 +78,26 @@ def without_adapter(options: Options) -> Options:
     return options.with_model(base) if base else options
 
 
-def query_model(options: Options) -> Callable[[], Model] | None:
-    """Return what loads the model that writes queries for tables, once; None if it was not
-    fetched.
+def writer_of_queries(options: Options) -> str | None:
+    """Return the model that writes queries for tables: the one that answers, else the smallest that
+    was fetched; None if none was.
     """
-    if not (reader.is_shipped(reader.QUERIES) and OFFERS[reader.BASE_OF_QUERIES].is_here()):
+    own = {name: folder for name, folder in reader.QUERIES.items() if reader.is_shipped(folder)}
+    here = [name for name in own if OFFERS[name].is_here()]
+    return options.model if options.model in here else next(iter(here), None)
+
+
+def query_model(options: Options) -> Callable[[], Model] | None:
+    """Return what loads the model that writes queries for tables, once; None if there is none."""
+    name = writer_of_queries(options)
+    if name is None:
         return None
 
     @cache
     def load() -> Model:
         if not options.quiet:
-            say(f"Loading {reader.BASE_OF_QUERIES}, which writes a query ...")
-        own = replace(options.with_model(str(reader.path(reader.QUERIES))), skim=NONE)
+            say(f"Loading {name}, which writes a query ...")
+        own = replace(options.with_model(str(reader.path(reader.QUERIES[name]))), skim=NONE)
         return open_model(replace(own, loading=replace(own.loading, revision=None)))
 
     return load

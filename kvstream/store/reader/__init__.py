@@ -10,8 +10,8 @@ from pathlib import Path
 
 NAME, LARGER = "reader", "reader-0.5b"
 NAMES = (NAME, LARGER)
-QUERIES, BASE_OF_QUERIES = "queries", "qwen-0.5b"
-"""The adapter that writes queries for tables, and its model."""
+QUERIES = {"qwen-0.5b": "queries", "qwen-1.5b": "queries-1.5b"}
+"""The adapters that write queries for tables, by their models."""
 ADAPTER, CARD = "adapter.safetensors", "card.json"
 
 
