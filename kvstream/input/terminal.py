@@ -60,29 +60,32 @@ class ControlFilter:
         return replace(rest, text=controls.LONE.sub(lambda match: "\n" * len(match[0]), rest.text))
 
     def _filter(self, block: TextBlock, *, final: bool) -> TextBlock | None:
-        rest, text = self._rest, block.text
+        if (rest := self._rest) is not None:
+            offsets = np.concatenate([rest.offsets()[:-1], block.offsets()])
+            widths = np.diff(offsets)
+            block = TextBlock(rest.text + block.text, int(offsets[0]), block.source, widths)
+            self._rest = None
+        text = block.text
+        end = len(text)
         signs = *(controls.ASCII_SIGNS if text.isascii() else controls.SIGNS), RSYSLOG, BASE64
-        plain = not (self._goes_on or self._strikes or text.endswith(_BEGINNINGS))
-        plain = plain and "data:" not in text[-200:]
-        if rest is None and plain and not any(map(text.__contains__, signs)):
+        plain = not (self._goes_on or self._strikes or any(map(text.__contains__, signs)))
+        if plain and (final or not (text.endswith(_BEGINNINGS) or "data:" in text[-200:])):
             self._last = text[-1:] or self._last
             return block
-        offsets = block.offsets()
-        if rest is not None:
-            text = rest.text + text
-            offsets = np.concatenate([rest.offsets()[:-1], offsets])
-        end = len(text)
-        self._rest = None
         self._strikes = self._strikes or "\x08" in text
         if not final and self._strikes:  # the next block may begin with a backspace
             line = text.rfind("\n") + 1
             end = line if end - line < LONGEST else end
         if not final and (cut := UNFINISHED.search(text, max(0, end - 2 * LONGEST))):
             end = min(end, cut.start())
+        offsets = block.offsets()
         if end < len(text):
             widths = np.diff(offsets[end:])
             self._rest = TextBlock(text[end:], int(offsets[end]), block.source, widths)
-        return self._without(text[:end], offsets[: end + 1], block.source)
+        if not plain:
+            return self._without(text[:end], offsets[: end + 1], block.source)
+        self._last = text[:end][-1:] or self._last
+        return block.part(0, end, start=block.start) if end else None
 
     def _without(self, text: str, offsets: np.ndarray, source: int) -> TextBlock | None:
         stays = np.ones(len(text), dtype=bool)
