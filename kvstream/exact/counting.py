@@ -166,7 +166,7 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
             if size >= WINDOW:
                 keep = max(0, size - overlap)
                 window = Window("".join(texts), parts, keep, newlines)
-                newlines += window.text.count("\n", 0, keep)
+                newlines += int(np.count_nonzero(window.lines[:keep]))
                 texts, size = [window.text[-overlap:]], size - keep
                 parts = [(at - keep, each) for at, each in parts if at + len(each.text) > keep]
                 yield window
@@ -208,16 +208,17 @@ class _Search:
             self.in_line = -1
             return
         if self.in_line >= 0:
-            ended = window.text.find("\n", self.in_line, keep) >= 0
-            self.in_line = -1 if ended else max(0, self.in_line - keep)
+            self.in_line = (
+                -1 if window.lines[self.in_line : keep].any() else max(0, self.in_line - keep)
+            )
 
     def _first_of_lines(self, matches: np.ndarray, window: Window) -> np.ndarray:
         """Return the first match of every line that has not been counted."""
-        new = []
-        for begin, end in matches.tolist():
-            new.append(self.in_line < 0 or window.text.find("\n", self.in_line, begin) >= 0)
-            self.in_line = end
-        return matches[new]
+        begins = matches[:, 0]
+        before = window.lines[self.in_line : begins[0]]
+        new = np.logical_or.reduceat(window.lines, begins)[:-1]
+        self.in_line, here = int(matches[-1, 1]), self.in_line >= 0 and not before.any()
+        return matches[np.concatenate([[not here], new])]
 
     def _note(self, matches: np.ndarray, window: Window) -> None:
         tally = self.tally

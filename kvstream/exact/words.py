@@ -1,26 +1,38 @@
 """The words that are counted, as a pattern: whole words in any case, and substrings in scripts
 that write no spaces between words.
+
+The pattern says what is counted. Bytes of a window say fast where it may match, and nearly always
+also that it does.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise, product
 from os.path import commonprefix
 
 import numpy as np
 
-from kvstream.input.blocks import TextBlock
+from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.tokenization.forms import spaced
 
 GAP = 64
 """Maximum white space between two words of a phrase."""
+_FREQUENT = "etaoinsrhldcumfpgwybvkxjqz_"
+"""Letters, the most frequent first; others count as rare."""
+_PADDING = bytes(8)
+_CASE = np.uint8(0x20)
+"""The bit in which upper and lower case of ASCII differ."""
+_UNSURE = 2
+_JOINS = np.array([c.isalnum() or c == "_" for c in map(chr, range(128))] + [_UNSURE] * 128, "u1")
+"""Whether a byte before or behind a word makes it a part of another: 0, 1, or `_UNSURE`."""
 TWINS = "\u0130\u0131\u017f\u212a"
 """Letters beyond ASCII that match a letter of ASCII in any case."""
+_NONE = np.empty((0, 2), dtype=np.int64)
 _MARK = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"
 """Accents, and the scripts of India, whose vowel signs are no letters for Python."""
 OTHER = (
@@ -36,7 +48,7 @@ _VOWELS = "aeiou"
 
 @dataclass
 class Window:
-    """A stretch of text."""
+    """A stretch of text with its bytes."""
 
     text: str
     blocks: Sequence[tuple[int, TextBlock]] = ()
@@ -49,10 +61,22 @@ class Window:
     paused: bool = False
     """Whether its text is read again with what comes later."""
 
+    def __post_init__(self) -> None:
+        self.is_ascii = self.text.isascii()
+        raw = self.text.encode("utf-8", "surrogatepass") + _PADDING
+        self.data = np.frombuffer(raw, dtype=np.uint8)
+        begins = slice(len(raw) - len(_PADDING)) if self.is_ascii else self._begins
+        self.lines = (self.data == ord("\n"))[begins]
+        """Whether each character ends a line."""
+
     @cached_property
-    def small(self) -> str:
-        """The text in lower case, if that is as long."""
-        return self.text.lower() if not any(map(self.text.__contains__, TWINS)) else ""
+    def _begins(self) -> np.ndarray:
+        """Bytes at which characters begin."""
+        return utf8_starts(self.text)[:-1]
+
+    def chars(self, bytes: np.ndarray) -> np.ndarray:
+        """Return the indices of the characters that begin at bytes."""
+        return bytes if self.is_ascii else np.searchsorted(self._begins, bytes)
 
 
 class Words:
@@ -73,6 +97,8 @@ class Words:
         others = "" if "가" <= first <= "힣" else OTHER
         left = rf"(?<![^\W{others}])(?<![{_MARK}])" if is_left else ""
         right = rf"(?![^\W{OTHER}]|[{_MARK}])" if is_right else ""
+        self._left, self._right = (3 if each else 0 for each in (is_left, is_right))
+        """Mask of `_JOINS`: 0 if any character may stand before and behind."""
         self.pattern = re.compile(left + pattern + right, 0 if cased else re.IGNORECASE)
         self.reach = 2 + 2 * sum(3 * max(map(len, some)) + GAP for some in each)
         """More characters than a match has, with one behind it."""
@@ -83,28 +109,84 @@ class Words:
         begin = begin[: next(wraps, len(begin))]
         self._begin = begin if cased else begin.casefold()
         """How every match begins."""
-        self._folds = any(map(words.__contains__, TWINS))
+        literals = [" ".join(some) for some in product(*each)]
+        self._ascii = all(map(str.isascii, literals))
+        self._folds = not cased and any(map("".join(literals).__contains__, TWINS))
+        self._literals = [
+            (some if cased else some.lower()).encode() for some in literals if self._ascii
+        ]
+        """What matches, if all white space is one space."""
+        self._lead = (each[0][0] if cased else each[0][0].lower()).encode() if before else b""
+        """The first word of a phrase."""
+        ranks = [_FREQUENT.find(letter) % len(_FREQUENT) for letter in self._begin.lower()]
+        pairs = [sum(pair) for pair in pairwise(ranks)]
+        self._rarest = pairs.index(max(pairs)) if pairs else 0
+        """Index of the two neighboring letters that are rarest."""
 
     def matches(self, window: Window, begin: int, end: int) -> np.ndarray:
         """Return the characters of matches that begin in a range, without overlap, int64 [n, 2]."""
-        text = window.text
-        small = text if self._cased else window.small
-        if small and len(self._begin) > 1 and self._begin.isascii():
-            spans = self._spans(text, small, begin, end)
-        elif self._folds or not small or self._begin in (text if self._cased else text.casefold()):
-            every = (match.span() for match in self.pattern.finditer(text, begin))
-            spans = takewhile(lambda span: span[0] < end, every)
+        text = "" if window.is_ascii else window.text
+        folds = self._folds or (not self._cased and any(map(text.__contains__, TWINS)))
+        if self._ascii and self._begin and not folds:
+            spans = self._by_bytes(window)
+        elif folds or self._begin in (text if self._cased else text.casefold()):
+            spans = _spans(match.span() for match in self.pattern.finditer(window.text, begin))
         else:
-            spans = iter(())
-        return np.array([*spans], dtype=np.int64).reshape(-1, 2)
+            return _NONE
+        spans = spans[(spans[:, 0] >= begin) & (spans[:, 0] < end)]
+        if (spans[1:, 0] >= spans[:-1, 1]).all():
+            return spans
+        apart = [spans[0]]
+        for span in spans[1:]:
+            if span[0] >= apart[-1][1]:
+                apart.append(span)
+        return np.array(apart)
 
-    def _spans(self, text: str, small: str, at: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the matches where the letters stand with which all begin: most of a long log."""
-        while 0 <= (at := small.find(self._begin, at)) < end:
-            match = self.pattern.match(text, at)
-            if match is not None:
-                yield match.span()
-            at = match.end() if match else at + 1
+    def _by_bytes(self, window: Window) -> np.ndarray:
+        """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""
+        data, last = window.data, len(window.data) - len(_PADDING)
+        small = data if self._cased else data | _CASE
+        starts = self._starts(small)
+        before = _JOINS[data[starts - 1]] & self._left
+        starts, before = starts[before != 1], before[before != 1]
+        if not len(starts):
+            return _NONE
+        spans, sure, unsure = [], np.zeros(len(starts), bool), np.zeros(len(starts), bool)
+        if self._lead:
+            unsure = _are(self._lead, starts, data, small)
+        for letters in self._literals:
+            same = _are(letters, starts, data, small)
+            behind = data[np.minimum(starts + len(letters), last)]
+            beside = before | (_JOINS[behind] & self._right)
+            fits = same & (beside == 0)
+            begins = window.chars(starts[fits])
+            spans.append(np.stack([begins, begins + len(letters)], axis=1))
+            sure |= fits
+            unsure |= same & (beside == _UNSURE)
+        places = window.chars(starts[unsure & ~sure]).tolist()
+        matches = [self.pattern.match(window.text, place) for place in places]
+        spans.append(_spans(match.span() for match in matches if match))
+        result = np.concatenate([each for each in spans if len(each)] or [_NONE])
+        return result if len(result) == len(spans[0]) else result[np.argsort(result[:, 0])]
+
+    def _starts(self, small: np.ndarray) -> np.ndarray:
+        """Return where the rarest two bytes of the words are: most of the time of a long log."""
+        word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
+        first = word if self._cased else word | _CASE
+        at, size = self._rarest, len(word)
+        hits = small[at:] == first[at]
+        if size > 1:
+            hits[:-1] &= small[at + 1 :] == first[at + 1]
+        return np.flatnonzero(hits)
+
+
+def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, small: np.ndarray) -> np.ndarray:
+    """Return at which of `starts` some letters are, bool [n]."""
+    same = np.ones(len(starts), dtype=bool)
+    for at, letter in enumerate(letters):
+        some = small if chr(letter).isalpha() else data
+        same &= some[np.minimum(starts + at, len(data) - 1)] == letter
+    return same
 
 
 def inflections(word: str) -> list[str]:
@@ -152,3 +234,7 @@ def _wraps(pair: tuple[str, str]) -> bool:
 
 def _is_word(char: str) -> bool:
     return (char.isalnum() or re.match(f"[_{_MARK}]", char) is not None) and spaced(char)
+
+
+def _spans(pairs: Iterable[tuple[int, int]]) -> np.ndarray:
+    return np.array([*pairs], dtype=np.int64).reshape(-1, 2)

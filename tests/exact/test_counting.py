@@ -141,7 +141,7 @@ ODD = [*FRAGMENTS, "dıſK", "DİSK", "\u212a", "\u017f", "\u0131", "  ", "\t", 
 @example("Disk\nfull", "disk full", False, False, False, 0, 0)
 @example("disk\xa0 full", "disk full", False, False, True, 0, 0)
 @example("cafe\u0301", "café", False, False, False, 0, 0)
-def test_a_fast_search_finds_what_the_pattern_finds(
+def test_bytes_find_what_the_pattern_finds(
     text: str, words: str, inflected: bool, cased: bool, in_line: bool, begin: int, rest: int
 ) -> None:
     sought = Words(words, inflected=inflected, cased=cased, in_line=in_line)
