@@ -233,7 +233,7 @@ class _Search:
         own, first = np.unique(blocks, return_index=True)
         chars = np.split(matches[:, 0] - starts[blocks], first[1:])
         pairs = zip(own, chars, strict=True)
-        bytes = np.concatenate([window.blocks[at][1].offsets()[each] for at, each in pairs])
+        bytes = np.concatenate([window.blocks[at][1].bytes_at(each) for at, each in pairs])
         tally.mark(bytes)
         if tally.edges:
             sections = np.searchsorted(tally.edges, bytes, side="right")

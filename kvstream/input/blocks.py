@@ -75,6 +75,12 @@ class TextBlock:
             return offsets + self.start
         return self.start + utf8_starts(self.text)
 
+    def bytes_at(self, chars: np.ndarray) -> np.ndarray:
+        """Return the global byte offsets of some characters, int64 [n]."""
+        if self.widths is None and self.text.isascii():  # this is fast
+            return self.start + chars
+        return self.offsets()[chars]
+
     def part(
         self, begin: int, end: int | None = None, left_out: int | None = None,
         start: int | None = None,

@@ -106,6 +106,8 @@ def by_mark(head: bytes) -> str | None:
 
 def of_seven_bits(data: bytes) -> str | None:
     """Return the encoding of a text whose letters are sequences of ASCII, or None."""
+    if b"\x1b" not in data:  # this is fast
+        return None
     return next((name for name, sign in _SEVEN_BITS.items() if sign.search(data)), None)
 
 
