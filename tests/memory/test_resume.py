@@ -75,8 +75,11 @@ def answer(memory: Memory) -> str:
     return result_of(memory, QUESTION)[0].answer
 
 
-def killed_after(seconds: float, work: Callable[[], None]) -> bool:
-    """Run `work` in a separate process and kill it. Return False if it ended before that."""
+def killed_after(seconds: float, work: Callable[[], None], since: Path | None) -> bool:
+    """Run `work` in a separate process and kill it, not before the file `since` exists.
+
+    Return False if it ended before that.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -85,7 +88,7 @@ def killed_after(seconds: float, work: Callable[[], None]) -> bool:
         except BaseException:
             os._exit(1)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or (since and not since.exists()):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             assert status == 0, "the process failed before it was killed"
@@ -114,7 +117,8 @@ def kill_again_and_again(
 
     while done < kills or not written.exists():
         longest = took if done < kills else 60 * took + 60
-        if killed_after(draw.uniform(0, longest) if done < kills else longest, work):
+        since = saved if done == kills - 1 and not alive else None
+        if killed_after(draw.uniform(0, longest) if done < kills else longest, work, since):
             done += 1
             alive += saved.exists()
             continue
