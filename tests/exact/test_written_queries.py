@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -247,7 +247,10 @@ def told(
     loaded: list[str] = []
 
     def tell(
-        query: str | Exception, *arguments: str, stdin: bytes = b""
+        query: str | Exception,
+        *arguments: str,
+        stdin: bytes = b"",
+        model: Sequence[str] = ("-m", "pocket"),
     ) -> tuple[int, str, str, int]:
         def write(*args: Any) -> tuple[str, float]:
             if isinstance(query, Exception):
@@ -261,7 +264,7 @@ def told(
 
         loaded.clear()
         monkeypatch.setattr("kvstream.cli.shared.model_choice.open_model", load)
-        ran = cli("ask", "-m", "pocket", *arguments, stdin=stdin)
+        ran = cli("ask", *model, *arguments, stdin=stdin)
         return ran.code, ran.stdout, " ".join(ran.stderr.split()), len(loaded)
 
     return tell
@@ -294,6 +297,18 @@ def test_the_model_that_answers_writes_the_query(told: Callable[..., Any]) -> No
     assert f"Written by {SMALLEST}, " in told(DOGS, *arguments[:2])[2]
     OFFERS[SMALLEST].path.unlink()
     assert f"Written by {LARGEST}, " in told(DOGS, *arguments[:2])[2]
+
+
+def test_the_default_model_writes_the_query(
+    told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OFFERS[LARGEST].path.parent.mkdir(parents=True)
+    OFFERS[LARGEST].path.touch()
+    monkeypatch.setattr("kvstream.api.models.default_model", lambda: LARGEST)
+    arguments = ("pets.csv", "how heavy are dogs on average?")
+    assert f"Written by {LARGEST}, " in told(DOGS, *arguments, model=())[2]
+    monkeypatch.setattr("kvstream.api.models.default_model", lambda: "reader-0.5b")
+    assert f"Written by {SMALLEST}, " in told(DOGS, *arguments, model=())[2]
 
 
 def test_a_pipe_is_computed_with_the_query_for_its_beginning(told: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ from kvstream.cli.app import INTERRUPTED
 from kvstream.cli.options.table import Options
 from kvstream.cli.shared.inputs import can_be_read_again, open_sources, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.model_choice import query_model, writer_of_queries
+from kvstream.cli.shared.model_choice import QueryModel, query_model
 from kvstream.cli.shared.output import refuse_closed
 from kvstream.cli.shared.running import SOME_FAILED, check_files, opened_output, reading, receipt
 from kvstream.cli.shared.saying import say
@@ -30,7 +30,7 @@ from kvstream.reporters.format import about, fit, in_line, json_line, number, st
 from kvstream.store.reader import QUERIES
 
 if TYPE_CHECKING:
-    from kvstream.api.model import Model
+    pass
 
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
@@ -77,12 +77,12 @@ def answer_exactly(paths: Sequence[str], options: Options) -> tuple[int, Reading
         interrupts = stack.enter_context(Interrupts(say))
         interrupts.then = STOPPED
         output: Any = None
-        load = cache(partial(query_model, replace(options, each=False)))
+        writer = query_model(replace(options, each=False))
         for name, (records, more) in for_each(
             paths,
             options,
             failures,
-            lambda some: _answers(some, options, aims, interrupts, load),
+            lambda some: _answers(some, options, aims, interrupts, writer),
             interrupts,
         ):
             if records and output is None:
@@ -168,16 +168,16 @@ def for_each(
 
 def _answers(
     paths: Sequence[str], options: Options, aims: Mapping[str, Aim], interrupts: Interrupts,
-    load: Callable[[], Callable[[], Model] | None],
+    writer: QueryModel | None,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:  # fmt: skip
     """Return the answers about one text, and notes. A pipe is read once: for one question, or for
-    the questions that rows answer, if these are all. `load`: see `query_model`.
+    the questions that rows answer, if these are all. `writer`: see `query_model`.
     """
     options = options.asking(shards=None, checkpoint=None)  # of a reading by a model
     piped = not all(map(can_be_read_again, paths))
     rows = ("", "row", "record")
     of_rows = [q for q, a in aims.items() if a.kind != "count" or a.unit in rows]
-    answers, columns, notes = _of_rows(paths, options, of_rows, interrupts, load)
+    answers, columns, notes = _of_rows(paths, options, of_rows, interrupts, writer)
     counts = {q: a for q, a in aims.items() if a.kind == "count" and q not in answers}
     if piped and len(counts) == len(aims) > 1:
         raise UsageError(
@@ -201,7 +201,7 @@ def _answers(
         if question not in answers and asks_of_rows(question) and columns:
             names = f"{', '.join(columns[:COLUMNS])}{', ...' * (len(columns) > COLUMNS)}"
             if exact.asks_figure(question):  # which a model would invent
-                text = f"{NO_FIGURE} Columns: {names}.{LARGER * (load() is None)}"
+                text = f"{NO_FIGURE} Columns: {names}.{LARGER * (writer is None)}"
                 answers[question] = {"answer": text, "value": None, "citations": [], "warnings": []}
                 continue
             notes.append(
@@ -292,7 +292,7 @@ def follow_count(paths: Sequence[str], options: Options) -> int | None:
 
 def _of_rows(
     paths: Sequence[str], options: Options, questions: Sequence[str], interrupts: Interrupts,
-    load: Callable[[], Callable[[], Model] | None],
+    writer: QueryModel | None,
 ) -> tuple[dict[str, dict[str, Any]], Sequence[str], list[str]]:  # fmt: skip
     """Return the answers to questions that the rows of a table answer, its columns, and notes.
 
@@ -302,23 +302,23 @@ def _of_rows(
     piped = list(paths) == ["-"]
     if not of_rows or not (piped or all(map(can_be_read_again, paths))):
         return {}, (), []
-    loads, run, head = load(), options.request.run, None
+    run, head = options.request.run, None
     interrupts.reading = False  # a figure of a part of the rows would be wrong
     try:
         if piped:  # a pipe is read once, so its beginning must decide
             from kvstream.cli.shared.log_summaries import head_of_pipe  # a count needs no log pages
 
             text = head_of_pipe(None, plain=options.request.plain)
-            head = exact.row_questions(text, questions, loads, run)
+            head = exact.row_questions(text, questions, writer, run)
             if len(head.queries) < len(questions) or not head.header:
                 return {}, () if head.queries else head.header or (), []
         sources = open_sources(paths, options, interrupts)
-        table = exact.row_questions(sources, of_rows, loads, run, head)
+        table = exact.row_questions(sources, of_rows, writer, run, head)
     except SourceError:
         return {}, (), []  # no table; or the reading by a model reports it
     except BudgetError as error:
         say(f"Warning: no query was computed. {error}")
-        return _of_rows(paths, options, questions, interrupts, lambda: None)
+        return _of_rows(paths, options, questions, interrupts, None)
     try:
         answers = table.answers()
     except SourceError as error:
@@ -327,9 +327,9 @@ def _of_rows(
         return {}, (), [f"Figures of the table cannot be computed: {error}"]
     notes = [*sources.notes] if answers else []
     for question, record in answers.items():
-        model = writer_of_queries(options) if question in table.by_model else None
-        writer = f"Written by {model}" if model else "Without a model"
-        notes.append(f"{writer}, computed from the rows: {record['query']}")
+        model = writer.name if writer and question in table.by_model else None
+        by = f"Written by {model}" if model else "Without a model"
+        notes.append(f"{by}, computed from the rows: {record['query']}")
         record = {**record, "warnings": [*sources.warnings, *record["warnings"]], "model": model}
         answers[question] = _with_receipt(record, sources, options)
     return answers, table.header or (), notes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import click
@@ -78,29 +78,37 @@ def without_adapter(options: Options) -> Options:
     return options.with_model(base) if base else options
 
 
-def writer_of_queries(options: Options) -> str | None:
-    """Return the model that writes queries for tables: the one that answers, else the smallest that
-    was fetched; None if none was.
+class QueryModel:
+    """The model that writes queries for tables: the one that answers, else the smallest that was
+    fetched. A call loads it, once.
     """
-    own = {name: folder for name, folder in reader.QUERIES.items() if reader.is_shipped(folder)}
-    here = [name for name in own if OFFERS[name].is_here()]
-    return options.model if options.model in here else next(iter(here), None)
 
+    def __init__(self, options: Options, fetched: Sequence[str]) -> None:
+        self._options, self._fetched = options, fetched
 
-def query_model(options: Options) -> Callable[[], Model] | None:
-    """Return what loads the model that writes queries for tables, once; None if there is none."""
-    name = writer_of_queries(options)
-    if name is None:
-        return None
+    @cached_property
+    def name(self) -> str:
+        """The name of the model. The default that answers depends on the free memory."""
+        own = without_adapter(settled(self._options)).model
+        return own if own in self._fetched else self._fetched[0]
 
-    @cache
-    def load() -> Model:
-        if not options.quiet:
-            say(f"Loading {name}, which writes a query ...")
-        own = replace(options.with_model(str(reader.path(reader.QUERIES[name]))), skim=NONE)
+    def __call__(self) -> Model:
+        return self._loaded
+
+    @cached_property
+    def _loaded(self) -> Model:
+        if not self._options.quiet:
+            say(f"Loading {self.name}, which writes a query ...")
+        folder = str(reader.path(reader.QUERIES[self.name]))
+        own = replace(self._options.with_model(folder), skim=NONE)
         return open_model(replace(own, loading=replace(own.loading, revision=None)))
 
-    return load
+
+def query_model(options: Options) -> QueryModel | None:
+    """Return the model that writes queries for tables; None if none was fetched."""
+    own = [name for name, folder in reader.QUERIES.items() if reader.is_shipped(folder)]
+    fetched = [name for name in own if OFFERS[name].is_here()]
+    return QueryModel(options, fetched) if fetched else None
 
 
 def demonstration(options: Options) -> str:
