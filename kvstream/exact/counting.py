@@ -150,28 +150,30 @@ def _windows(blocks: Iterable[TextBlock], overlap: int) -> Iterator[Window]:
     yield the whole lines that are in no stretch yet.
     """
     for _, own in groupby(blocks, key=lambda each: each.source):
-        texts, size, newlines, grown = list[str](), 0, 0, False
+        texts, raw, size, newlines, grown = list[str](), list[bytes](), 0, 0, False
         parts: list[tuple[int, TextBlock]] = []
         for block in own:
             if not block.text:
                 text = "".join(texts) if grown else ""
                 if end := text.rfind("\n") + 1:
-                    yield Window(text[:end], parts, end, newlines, final=True, paused=True)
+                    yield Window([text[:end]], (), parts, end, newlines, final=True, paused=True)
                 grown = False
                 continue
             grown = True
             parts.append((size, block))
             texts.append(block.text)
+            raw.append(block.raw)
             size += len(block.text)
             if size >= WINDOW:
                 keep = max(0, size - overlap)
-                window = Window("".join(texts), parts, keep, newlines)
+                window = Window(texts, raw, parts, keep, newlines)
                 newlines += int(np.count_nonzero(window.lines[:keep]))
-                texts, size = [window.text[-overlap:]], size - keep
+                texts, size = [window.tail(overlap)], size - keep
+                raw = [texts[0].encode("utf-8", "surrogatepass")]
                 parts = [(at - keep, each) for at, each in parts if at + len(each.text) > keep]
                 yield window
         if parts:
-            yield Window("".join(texts), parts, size, newlines, final=True)
+            yield Window(texts, raw, parts, size, newlines, final=True)
 
 
 @dataclass
@@ -223,8 +225,7 @@ class _Search:
     def _note(self, matches: np.ndarray, window: Window) -> None:
         tally = self.tally
         tally.count += len(matches)
-        spellings = Counter(window.text[begin:end] for begin, end in matches.tolist())
-        for spelling, count in spellings.items():
+        for spelling, count in window.spelled(matches).items():
             form = " ".join(spelling.split())
             if form in tally.forms or len(tally.forms) < FORMS:
                 tally.forms[form] += count

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise, product
 from os.path import commonprefix
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,8 @@ GAP = 64
 _FREQUENT = "etaoinsrhldcumfpgwybvkxjqz_"
 """Letters, the most frequent first; others count as rare."""
 _PADDING = bytes(8)
+_CACHED = 1 << 17
+"""Bytes that are searched at once, so that what is made of them stays in the cache."""
 _CASE = np.uint8(0x20)
 """The bit in which upper and lower case of ASCII differ."""
 _UNSURE = 2
@@ -50,7 +54,9 @@ _VOWELS = "aeiou"
 class Window:
     """A stretch of text with its bytes."""
 
-    text: str
+    texts: Sequence[str]
+    raw: Sequence[bytes] = ()
+    """UTF-8 of each of the texts, if it is known."""
     blocks: Sequence[tuple[int, TextBlock]] = ()
     """With the indices at which they begin."""
     keep: int = 0
@@ -62,12 +68,35 @@ class Window:
     """Whether its text is read again with what comes later."""
 
     def __post_init__(self) -> None:
-        self.is_ascii = self.text.isascii()
-        raw = self.text.encode("utf-8", "surrogatepass") + _PADDING
-        self.data = np.frombuffer(raw, dtype=np.uint8)
-        begins = slice(len(raw) - len(_PADDING)) if self.is_ascii else self._begins
+        self.is_ascii = all(map(str.isascii, self.texts))
+        raw = self.raw or [each.encode("utf-8", "surrogatepass") for each in self.texts]
+        self.data = np.frombuffer(b"".join([*raw, _PADDING]), dtype=np.uint8)
+        begins = slice(len(self.data) - len(_PADDING)) if self.is_ascii else self._begins
         self.lines = (self.data == ord("\n"))[begins]
         """Whether each character ends a line."""
+
+    @cached_property
+    def text(self) -> str:
+        """The text. To join it takes as long as to search it for a byte."""
+        return "".join(self.texts)
+
+    def tail(self, chars: int) -> str:
+        """Return its last characters."""
+        if self.is_ascii:
+            return self.data[-chars - len(_PADDING) : -len(_PADDING)].tobytes().decode()
+        return self.text[-chars:]
+
+    def spelled(self, spans: np.ndarray) -> Counter[str]:
+        """Return how often each spelling is at some spans, int64 [n, 2]."""
+        if not self.is_ascii:
+            return Counter(self.text[begin:end] for begin, end in spans.tolist())
+        sizes = np.diff(spans)
+        most = int(sizes.max())
+        letters = np.arange(most)
+        rows = self.data[np.minimum(spans[:, :1] + letters, len(self.data) - 1)]
+        rows = np.where(letters < sizes, rows, np.uint8(0)).view(f"S{most}")
+        spellings: Sequence[Any] = rows.ravel().tolist()
+        return Counter({each.decode(): count for each, count in Counter(spellings).items()})
 
     @cached_property
     def _begins(self) -> np.ndarray:
@@ -145,17 +174,16 @@ class Words:
     def _by_bytes(self, window: Window) -> np.ndarray:
         """Find words of ASCII by bytes, and by the pattern where bytes are not sure."""
         data, last = window.data, len(window.data) - len(_PADDING)
-        small = data if self._cased else data | _CASE
-        starts = self._starts(small)
+        starts = self._starts(data)
         before = _JOINS[data[starts - 1]] & self._left
         starts, before = starts[before != 1], before[before != 1]
         if not len(starts):
             return _NONE
         spans, sure, unsure = [], np.zeros(len(starts), bool), np.zeros(len(starts), bool)
         if self._lead:
-            unsure = _are(self._lead, starts, data, small)
+            unsure = self._are(self._lead, starts, data)
         for letters in self._literals:
-            same = _are(letters, starts, data, small)
+            same = self._are(letters, starts, data)
             behind = data[np.minimum(starts + len(letters), last)]
             beside = before | (_JOINS[behind] & self._right)
             fits = same & (beside == 0)
@@ -169,24 +197,27 @@ class Words:
         result = np.concatenate([each for each in spans if len(each)] or [_NONE])
         return result if len(result) == len(spans[0]) else result[np.argsort(result[:, 0])]
 
-    def _starts(self, small: np.ndarray) -> np.ndarray:
+    def _starts(self, data: np.ndarray) -> np.ndarray:
         """Return where the rarest two bytes of the words are: most of the time of a long log."""
         word = np.frombuffer(self._begin.encode(), dtype=np.uint8)
         first = word if self._cased else word | _CASE
-        at, size = self._rarest, len(word)
-        hits = small[at:] == first[at]
-        if size > 1:
-            hits[:-1] &= small[at + 1 :] == first[at + 1]
-        return np.flatnonzero(hits)
+        at, pair, found = self._rarest, len(word) > 1, []
+        for begin in range(0, len(data), _CACHED):
+            small = data[begin + at : begin + at + _CACHED + pair]
+            small = small if self._cased else small | _CASE
+            hits = small == first[at]
+            if pair:  # `&=` of booleans takes three times as long
+                hits = hits[:-1] & (small[1:] == first[at + 1])
+            found.append(np.flatnonzero(hits) + begin)
+        return np.concatenate(found)
 
-
-def _are(letters: bytes, starts: np.ndarray, data: np.ndarray, small: np.ndarray) -> np.ndarray:
-    """Return at which of `starts` some letters are, bool [n]."""
-    same = np.ones(len(starts), dtype=bool)
-    for at, letter in enumerate(letters):
-        some = small if chr(letter).isalpha() else data
-        same &= some[np.minimum(starts + at, len(data) - 1)] == letter
-    return same
+    def _are(self, letters: bytes, starts: np.ndarray, data: np.ndarray) -> np.ndarray:
+        """Return at which of `starts` some letters are, bool [n]."""
+        same = np.ones(len(starts), dtype=bool)
+        for at, letter in enumerate(letters):
+            some = data[np.minimum(starts + at, len(data) - 1)]
+            same &= (some if self._cased or not chr(letter).isalpha() else some | _CASE) == letter
+        return same
 
 
 def inflections(word: str) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -66,6 +67,11 @@ class TextBlock:
     """In a document: the page (from 1) or the heading above (empty: none); None: plain text."""
     left_out: int = 0
     """Number of lines of the source before this block that are in no block."""
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The text in UTF-8."""
+        return self.text.encode("utf-8", "surrogatepass")
 
     def offsets(self) -> np.ndarray:
         """Return the global byte offsets of all characters and the end, int64 [len(text) + 1]."""

@@ -22,7 +22,7 @@ from kvstream.input.source import shown_name
 
 BLOCK = 64 * 1024
 """Bytes to request in one read."""
-LARGE = 8 * BLOCK
+LARGE = 4 * BLOCK
 """The same where only the speed of a long text matters."""
 
 

@@ -363,7 +363,9 @@ class SourceSet:
                     encodings.of_seven_bits(piece) is not None
                     or (decoder is None and not as_it_is and encodings.by_mark(piece) is not None)
                 )
-                if guessing and (switches or not piece.isascii()):
+                if guessing and (
+                    switches or np.frombuffer(piece, np.uint8).max() > 127
+                ):  # this is fast
                     if on_disk:
                         piece = _with_more(piece, pieces)
                     known = decoder is None or switches or _letters(piece) >= encodings.FEW

@@ -68,7 +68,8 @@ class ControlFilter:
         text = block.text
         end = len(text)
         signs = controls.ASCII_SIGNS if text.isascii() else controls.SIGNS
-        special = any(map(text.__contains__, signs)) or _has(text, RSYSLOG) or _has(text, BASE64)
+        special = _may_have_signs(block) and any(map(text.__contains__, signs))
+        special = special or _has(block, RSYSLOG, BASE64)
         plain = not (self._goes_on or self._strikes or special)
         if plain and (final or not (text.endswith(_BEGINNINGS) or "data:" in text[-200:])):
             self._last = text[-1:] or self._last
@@ -132,13 +133,27 @@ class ControlFilter:
         return TextBlock(rest, int(starts[0]), source, widths)
 
 
-def _has(text: str, sign: str) -> bool:
-    """Return whether a text has a sign of ASCII. Most texts lack its ends at this distance, and to
-    compare them takes a fifth of the time of a search.
+def _may_have_signs(block: TextBlock) -> bool:
+    """Return whether a text has a byte of control beside tabs and the ends of lines, or is not
+    ASCII. Two passes take half the time of a search for each sign.
     """
-    data, size = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8), len(sign) - 1
-    ends = (data[: max(0, len(data) - size)] == ord(sign[0])) & (data[size:] == ord(sign[-1]))
-    return bool(ends.any()) and sign in text
+    data = np.frombuffer(block.raw, np.uint8)
+    least, behind = (each.min(initial=255) for each in (data, data - np.uint8(14)))
+    return not block.text.isascii() or least < 9 or behind < 18
+
+
+def _has(block: TextBlock, *signs: str) -> bool:
+    """Return whether a text has one of some signs of ASCII. Most texts lack their ends at this
+    distance, and to compare them takes a fifth of the time of a search.
+    """
+    data = np.frombuffer(block.raw, np.uint8)
+    for sign in signs:
+        if sign[0] in block.text:
+            size = len(sign) - 1
+            first, last = data[: max(0, len(data) - size)], data[size:]
+            if ((first == ord(sign[0])) & (last == ord(sign[-1]))).any() and sign in block.text:
+                return True
+    return False
 
 
 def _without_struck(text: str, starts: np.ndarray) -> tuple[str, np.ndarray]:

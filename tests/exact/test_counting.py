@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,11 @@ def test_bytes_find_what_the_pattern_finds(
     sought = Words(words, inflected=inflected, cased=cased, in_line=in_line)
     end = len(text) - rest
     slow = [m.span() for m in sought.pattern.finditer(text, begin) if m.start() < end]
-    assert sought.matches(Window(text), begin, end).tolist() == [[*span] for span in slow]
+    window = Window([text[:7], text[7:]])
+    spans = sought.matches(window, begin, end)
+    assert spans.tolist() == [[*span] for span in slow]
+    if slow:
+        assert window.spelled(spans) == Counter(text[first:last] for first, last in slow)
 
 
 def test_letters_beyond_ascii_that_match_one_of_it() -> None:
