@@ -31,6 +31,9 @@ LONGEST_FIELD = 1 << 13
 take time that grows with the square."""
 DEEPEST = 50
 """Maximum multiparts in each other. What is deeper is counted as an attachment."""
+STUB = 200
+"""Letters, at most, of a plain text that may only say that the mail is a page. The page is read,
+too, if it has more, and three times as many."""
 SHOWN = ("From", "To", "Cc", "Date", "Subject")
 _BEGIN = re.compile(rb"From .{,400}\b\w{3} \w{3} {1,2}\d{1,2} \d{1,2}:\d\d.{,40} \d{4}")
 """The line before a message in an mbox: sender and date."""
@@ -50,8 +53,8 @@ _OF_PAGES = ("text/css", "text/javascript")
 class _Multipart:
     boundary: bytes
     alternative: bool
-    gave_text: bool = False
-    """Whether one of its parts gave text, so that the other alternatives are left out."""
+    given: int = 0
+    """Letters of the text of its parts. If there are any, the other alternatives are left out."""
 
 
 class Mail:
@@ -110,9 +113,12 @@ class Mail:
         elif whole == "multipart" and boundary:
             yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
         elif whole in ("text", "multipart", "message") and inline and kind not in _OF_PAGES:
-            known = any(part.alternative and part.gave_text for part in self._open)
+            known = max((part.given for part in self._open if part.alternative), default=0)
+            text = self._text(headers, kind, place, encoding)
             if not known or kind == "text/calendar":  # the time and place of an invitation
-                yield from self._text(headers, kind, place, encoding)
+                yield from text
+            elif known <= STUB and kind == "text/html":
+                yield from _longer(text, max(STUB, 3 * known))
         else:
             self._attachments += 1
             name = _plain(headers.get_filename() or kind)
@@ -135,11 +141,11 @@ class Mail:
             yield [(text, place)]
         while self._boundary() is own and not self._line.startswith(own.boundary + b"--"):
             self._next()
-            gave = False
+            given = 0
             for pieces in self._entity(self._headers(), place):
-                gave = gave or any(text.strip() for text, _ in pieces)
+                given += _letters(pieces)
                 yield pieces
-            own.gave_text = own.gave_text or gave
+            own.given += given
         if self._boundary() is own:
             self._next()
         self._open.remove(own)
@@ -250,6 +256,20 @@ class Mail:
     def _next(self) -> None:
         self._blank = not self._line.strip()
         self._line, self._after = self._after, next(self._lines, b"")
+
+
+def _letters(pieces: list[Piece]) -> int:
+    return sum(len("".join(text.split())) for text, _ in pieces)
+
+
+def _longer(blocks: Iterator[list[Piece]], least: int) -> Iterator[list[Piece]]:
+    """Yield a text if it has more letters."""
+    begin: list[list[Piece]] = []
+    for pieces in blocks:
+        begin.append(pieces)
+        if sum(map(_letters, begin)) > least:
+            yield from begin
+            yield from blocks
 
 
 def _lines(read: Read) -> Iterator[bytes]:

@@ -224,6 +224,15 @@ def test_the_only_alternative_with_text_is_read(tmp_path: Path) -> None:
     assert "It sails at nine." in text_of(tmp_path, "a.eml", message.as_bytes())
 
 
+def test_a_page_behind_a_plain_text_that_says_less_is_read(tmp_path: Path) -> None:
+    page = f"<p>It sails at nine.</p>{'<p>Bring a coat.</p>' * 30}"
+    text = text_of(tmp_path, "a.eml", made(text="This is a page.\n", html=page).as_bytes())
+    assert text.count("This is a page.") == text.count("sails at") == 1
+    assert text.count("Bring a coat.") == 30
+    same = made(text="Bring a coat.\n" * 30, html=page)
+    assert text_of(tmp_path, "a.eml", same.as_bytes()).count("Bring a coat.") == 30
+
+
 def test_the_calendar_of_an_invitation_is_read(tmp_path: Path) -> None:
     message = made(text="Please come.\n")
     message.add_alternative("DTSTART:20250612T090000Z\n", subtype="calendar")
