@@ -36,8 +36,8 @@ _APART = _HEADINGS | {"p"}
 _BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "caption", "center", "dd", "details", "dialog",
     "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4",
-    "h5", "h6", "header", "hgroup", "hr", "legend", "li", "main", "menu", "nav", "ol", "option",
-    "p", "pre", "section", "shown", "summary", "table", "td", "th", "tr", "ul",
+    "h5", "h6", "header", "hgroup", "hr", "iframe", "legend", "li", "main", "menu", "nav", "ol",
+    "option", "p", "pre", "section", "shown", "summary", "table", "td", "th", "tr", "ul",
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
@@ -152,6 +152,9 @@ class _Page:
             tag = f"h{level}" if role == "heading" else _ROLES.get(role, tag)
         if self._drops and tag in _SHOWN and "svg" in self.open:
             self._drops, tag = self._drops - 1, "shown"
+        elif tag == "template" and "shadowrootmode" in attributes:  # it is shown in its parent
+            tag = "div"
+        inner = attributes.get("srcdoc", "") if tag == "iframe" and tag not in self.open else ""
         self.open.append(tag)
         if tag in _DROPPED:
             self._drops += 1
@@ -192,6 +195,10 @@ class _Page:
             self._heading.append(" ")  # a new line, not the same word
         self._pre += tag == "pre"
         self._navigation += tag == "nav"
+        if inner:
+            parser = _parser(self)
+            parser.feed(_parsable(inner))
+            parser.close()
 
     def end(self, _: str) -> None:
         tag = self.open.pop()

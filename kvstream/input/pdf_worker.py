@@ -404,18 +404,22 @@ def _raised(words: Any, before: int, at: int) -> bool:
     return heights[1] < SMALLER * heights[0] and lines[1] - lines[0] > RAISED * heights[0]
 
 
-def _annotations(document: Any, page: Any) -> list[str]:
-    """Return what was written on a page: values of form fields, text boxes and comments."""
+def _annotations(document: Any, page: Any, text: str) -> list[str]:
+    """Return what was written on a page: values of form fields, text boxes and comments. Some
+    programs repeat the marked `text` of the page as a comment.
+    """
     from pypdfium2 import raw
 
     texts: list[str] = []
+    known = " ".join(text.split())
     for index in range(min(raw.FPDFPage_GetAnnotCount(page), MOST_MARKS)):
         mark = raw.FPDFPage_GetAnnot(page, index)
         kind = raw.FPDFAnnot_GetSubtype(mark)
-        if kind in (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT):
-            text = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
-            comment = kind == raw.FPDF_ANNOT_TEXT and text
-            texts.append(f"[Comment: {text}]" if comment else text)
+        drawn = raw.FPDF_ANNOT_LINE <= kind <= raw.FPDF_ANNOT_INK
+        if drawn or kind in (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_FREETEXT):
+            own = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
+            own = "" if drawn and own in known else own
+            texts.append(own if kind == raw.FPDF_ANNOT_FREETEXT or not own else f"[Comment: {own}]")
         elif kind == raw.FPDF_ANNOT_WIDGET and document.formenv is not None:
             field = document.formenv, mark
             value = _string(raw.FPDFAnnot_GetFormFieldValue, *field)
@@ -486,7 +490,7 @@ def main() -> None:
                     continue
                 text, doubtful = _page_text(words)
                 text = _with_marks(words, text)
-                parts = [*filter(None, [text]), *_annotations(document, page)]
+                parts = [*filter(None, [text]), *_annotations(document, page, text)]
                 texts.append(("\n".join(parts), doubtful, False))
                 words.close()
                 page.close()

@@ -318,6 +318,10 @@ def test_what_was_written_on_a_pdf_is_read(tmp_path: Path) -> None:
         b"/Subtype /FreeText /Contents (The lamp\\nis new.)",
         b"/Subtype /Text /Contents (Who says so?)",
         b"/Subtype /Popup /Contents (Who says so?)",
+        b"/Subtype /Highlight /Contents (He left in May.)",
+        b"/Subtype /Highlight /Contents (Keeper)",  # the marked words
+        b"/Subtype /Ink /Contents (Wrong)",
+        b"/Subtype /Link /Contents (to page 2)",
     ]
     annots = b" ".join(b"<< /Type /Annot %s /Rect [0 0 9 9] >>" % mark for mark in marks)
     form = pdf([drawn(["Keeper:"]), drawn(["Page 2"])])
@@ -326,7 +330,7 @@ def test_what_was_written_on_a_pdf_is_read(tmp_path: Path) -> None:
     text = text_of(opened(tmp_path, "a.pdf", form))
     assert text.splitlines() == [
         "Keeper:", "keeper: Berta Olm", "Age in years: 42", "The lamp is new.",
-        "[Comment: Who says so?]", "Page 2",
+        "[Comment: Who says so?]", "[Comment: He left in May.]", "[Comment: Wrong]", "Page 2",
     ]  # fmt: skip
 
 
@@ -357,12 +361,12 @@ def test_many_pdfs_together_may_take_longer_than_one() -> None:
         "    until = time.process_time() + 0.8\n"
         "    while time.process_time() < until: pass\n"
         "    return own(text, **more)\n"
-        "own, json.loads, pdf_worker.PROCESSOR = json.loads, loads, 2\n"
+        "own, json.loads, pdf_worker.PROCESSOR = json.loads, loads, 3\n"
         "pdf_worker.main()"
     )
     request = b'["no.pdf", [], 0, 1]\n'
-    done = subprocess.run([sys.executable, "-c", code], input=4 * request, capture_output=True)
-    assert len(done.stdout.splitlines()) == 4, "the limit is that of a request"
+    done = subprocess.run([sys.executable, "-c", code], input=5 * request, capture_output=True)
+    assert len(done.stdout.splitlines()) == 5, "the limit is that of a request"
 
 
 def test_pages_of_a_pdf_without_text_are_counted(tmp_path: Path) -> None:
@@ -508,6 +512,11 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
             "<tspan x=0>sea</tspan></text><foreignObject><div>ship</div></foreignObject></g></svg>B"
             " <svg><path/></svg>C<template><svg><text>x</text></svg></template>",
             "A\nGull\nto sea\nship\nB C",
+        ),
+        (
+            "A <iframe srcdoc='&lt;title&gt;x&lt;/title&gt;&lt;p&gt;Gull &amp;amp; &lt;b&gt;Tern'>x"
+            "</iframe>B<template shadowrootmode=open><b>ship</b></template><template>x</template>",
+            "A\n\nGull & Tern\nx\nB\nship",
         ),
     ],
 )
