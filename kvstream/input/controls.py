@@ -1,4 +1,4 @@
-"""The control sequences of ECMA-48, with 7 and with 8 bits, as patterns.
+"""The control sequences of ECMA-48, with 7 and with 8 bits, and soft hyphens, as patterns.
 
 This file imports nothing heavy, because the pages of logs need it before anything is loaded.
 """
@@ -15,7 +15,7 @@ HOLE = 16
 RSYSLOG = "#033["
 """Beginning of a color as rsyslog writes it."""
 ASCII_SIGNS = "\0\x07\x08\x0e\x0f\x1b"
-SIGNS = f"{ASCII_SIGNS}\x90\x98\x9b\x9d\x9e\x9f"
+SIGNS = f"{ASCII_SIGNS}\x90\x98\x9b\x9d\x9e\x9f\xad"
 """Every other sequence begins with one of these, or has a backspace."""
 _BODY = r"[^\x00-\x08\x0a-\x1f\x7f\x9c]"
 """A character of a control string. A string ends with its line at the latest."""
@@ -27,7 +27,7 @@ SEQUENCE = re.compile(
     r"|[ -/]*+[0-~]?)"
     # Text in a wrong encoding also has characters of this range: what has no end, stays.
     rf"|\x9b(?:[0-?]++[ -/]*+[@-~]|[@-~](?![A-Za-z]))|[\x90\x98\x9d-\x9f]{_STRING}"
-    r"|[\x07\x0e\x0f]|#033\[[\d;]*+[A-Za-z]"
+    r"|[\x07\x0e\x0f\xad]|#033\[[\d;]*+[A-Za-z]"
 )
 MOVE = re.compile(r"(?:\x1b\[|\x9b)\d+[CG]")
 """A movement to a column, which stands for the space between two words."""

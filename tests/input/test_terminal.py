@@ -32,6 +32,7 @@ SEQUENCES = {
     "two characters": "\x1b7\x1b8\x1bM\x1b=\x1b>\x1bc\x1bE",
     "line size": "\x1b#8\x1b F",
     "bell": "\x07",
+    "soft hyphen": "\xad",
     "color of rsyslog": "#033[1;31m#033[0m",
 }
 
