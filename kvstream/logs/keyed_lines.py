@@ -21,11 +21,12 @@ _LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRI
 _NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
          "SYSLOG_IDENTIFIER", "logger_name", "loggerName", "log.logger",
          "@module")  # fmt: skip
-_CAUSE = ("err", "error", "error.message")
+_CAUSE = ("err", "error", "error.message", "exception.message")
 _STATUS = ("status", "status_code", "statusCode", "http_status", "http.status_code",
            "http.response.status_code")  # fmt: skip
 _TRACE = ("exception", "stack", "stack_trace", "exc_info", "Exception", "@x", "stackTrace",
-          "error.stack_trace", "thrown", "stacktrace")  # fmt: skip
+          "error.stack_trace", "thrown", "stacktrace", "exception.stacktrace",
+          "full_message")  # fmt: skip
 _OF_EXCEPTION = ("name", "exceptionType", "class", "exc_type", "message", "exc_value")
 """Keys of the name of an exception that is an object, and of its message."""
 MOST_CAUSES = 20
@@ -41,6 +42,8 @@ _SECONDS = ("$date", "epochSecond", "seconds", "$numberLong", "timestamp")
 _OWN = ("name", "message", "msg", "text", "stringValue")
 """Keys of what an object is called, or says."""
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
+_HOLE = re.compile(r"\{[@$]?(\w+)[^{}]*\}")
+"""A place for a value in a template of Serilog."""
 _OF_SYSLOG = ("PRIORITY", "severity")
 # An atomic group and space between pairs prevent catastrophic backtracking.
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
@@ -87,6 +90,14 @@ def _json(line: str) -> dict[str, Any] | None:
     if isinstance(record.get("t"), dict):  # MongoDB
         letter = OF_LETTER.get(str(record.get("s"))[:1], "")
         record |= {"level": letter, "component": record.get("c")}
+    if "@mt" in record and "@m" not in record:  # Serilog leaves out the usual level
+        text = _HOLE.sub(lambda hole: str(record.get(hole[1], hole[0])), str(record["@mt"]))
+        record = {"@l": "Information"} | record | {"@mt": text}
+    if isinstance(inner := record.get("context"), dict) and "exception" in inner:  # Monolog
+        record = {"exception": inner["exception"]} | record
+    for pair in some if isinstance(some := record.get("attributes"), list) else ():
+        if isinstance(pair, dict) and str(pair.get("key")).startswith("exception."):
+            record[pair["key"]] = _as_text(pair.get("value"))  # of OpenTelemetry
     if isinstance(inner := record.get("log"), dict):  # Elastic Common Schema
         record.pop("log")
         record = {f"log.{key}": value for key, value in inner.items()} | record
@@ -154,6 +165,7 @@ def line_of(record: dict[str, Any]) -> str:
         if isinstance(error, dict):
             record = record | {k: f"\n{v}" for k, v in error.items() if isinstance(v, str)}
     trace = next((_trace_of(k, record[k]) for k in _TRACE if record.get(k)), "")
+    trace = trace.removeprefix(text).lstrip(" ")  # GELF repeats the text
     return f"{level.upper()} {name + ': ' if name else ''}{text} {trace}".rstrip()
 
 
@@ -171,7 +183,7 @@ def _trace_of(key: str, value: Any) -> str:
         inner = value.get("exception")  # of JBoss, around each cause
         value = inner if isinstance(inner, dict) else value
         lines.append(": ".join(str(value[k]) for k in _OF_EXCEPTION if value.get(k)))
-        value = value.get("cause") or value.get("causedBy")
+        value = value.get("cause") or value.get("causedBy") or value.get("previous")
     return "\nCaused by: ".join(lines)
 
 

@@ -83,6 +83,9 @@ TEXT = "a.B: gone\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: disk full
     [
         {"thrown": LOG4J}, {"exception": JBOSS}, {"stacktrace": TEXT},
         {"thrown": {"name": "a.B", "message": "gone", "extendedStackTrace": TEXT}},
+        {"context": {"exception": {"class": "a.B", "message": "gone", "previous": CAUSE}}},
+        {"attributes": [{"key": "exception.stacktrace", "value": {"stringValue": TEXT}}]},
+        {"short_message": "failed", "full_message": f"failed {TEXT}"},
     ],
 )  # fmt: skip
 def test_exceptions_that_are_objects(fields: dict[str, Any]) -> None:
@@ -91,6 +94,13 @@ def test_exceptions_that_are_objects(fields: dict[str, Any]) -> None:
     assert entry is not None
     assert entry.rest == "ERROR failed a.B: gone"
     assert entry.more[-1] == "Caused by: java.io.IOException: disk full"
+
+
+def test_a_template_of_serilog_has_its_values_and_the_level_that_it_leaves_out() -> None:
+    record = {"@t": DAY, "@mt": "Order {@Id:000} of {Who} is lost", "Id": 7}
+    assert LineParser().parse(json.dumps(record))[1] == "INFORMATION Order 7 of {Who} is lost"
+    record |= {"@l": "Error", "@m": "Order 007 is lost"}
+    assert LineParser().parse(json.dumps(record))[1] == "ERROR Order 007 is lost"
 
 
 def test_the_places_of_zap_are_left_out() -> None:
