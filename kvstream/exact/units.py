@@ -39,7 +39,7 @@ MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
 Begins = Callable[[Line, Line | None], bool]
 """Whether a unit begins with a line; also gets the line before it."""
-_WELL = ("debug", "info", "notice")
+_WELL, _NONE = ("debug", "info", "notice"), ("", "suspect")
 _CHAT = re.compile(
     r"\u200e?\[?\d{1,4}[-./]\d{1,2}[-./]\d{1,4},? (?:at )?\d{1,2}[:.]\d\d(?:[:.]\d\d)?"
     r"(?:\s?[AaPp]\.?[Mm]\.?)?\]?(?: -)? (?P<name>[^:\n]{1,40}): "
@@ -231,10 +231,11 @@ def _count_levels(
 ) -> bool:
     """Count the lines of a log with one of the levels, each with the lines that continue it.
 
-    Return whether half of the lines name a level: where few do, the others may be errors.
+    Return whether the count is sure: half of the lines name a level, or the others have no words of
+    failure. A line above a stack trace is an error.
     """
     parser, unit, size, level, ended = LineParser(), list[Line](), 0, "", True
-    entries = names = 0
+    entries = names = doubts = 0
     for line in chain(lines, [None]):
         # A long line comes in pieces, of which the first names the level.
         some = [parser.entry(line.text.rstrip("\r\n"), line.number)] if line and ended else []
@@ -242,11 +243,17 @@ def _count_levels(
             if entry is None or not entry.text.strip():
                 continue
             # A trace below a line of success is not its part.
-            apart = level in _WELL and not entry.text[0].isspace() and TRACE.match(entry.text)
+            trace = TRACE.match(entry.text) is not None
+            apart = trace and level in _WELL and not entry.text[0].isspace()
             if apart or not entry.continues:
                 _close(unit, words, tally, open=level in levels, form=level)
                 unit, size, level = unit[-1:] * (line is None), 0, level_of(entry.rest)
-                entries, names = entries + 1, names + (level not in ("", "suspect"))
+                level = "error" if apart and level in _NONE else level
+                entries, names = entries + 1, names + (level not in _NONE)
+                doubts += level == "suspect"
+            elif trace and level in _NONE:
+                doubts -= level == "suspect"
+                names, level = names + 1, "error"
         if line is not None and size < AT_ONCE:
             unit.append(line)
             size += len(line.text) + LINE
@@ -254,7 +261,7 @@ def _count_levels(
             ended, tally.end = line.text.endswith("\n"), line.byte + len(line.text)
     _close(unit, words, tally, open=level in levels, form=level)
     tally.plain += entries - names
-    return 2 * names >= entries
+    return 2 * names >= entries or not doubts
 
 
 def _close(

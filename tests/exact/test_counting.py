@@ -363,10 +363,12 @@ def test_lines_of_a_log_by_their_level(tmp_path: Path) -> None:
     assert units(tmp_path, "a.log", log, "error", "late") == 40
     assert units(tmp_path, "a.log", log.replace("WARN", "INFO"), "warning") == 0
     few = "".join(f"May  1 10:00:{n:02} host app[7]: step {n}\n" for n in range(50))
-    assert (
-        units(tmp_path, "a.log", f"{few}May  1 10:01:00 host app[7]: ERROR: late\n", "error")
-        is None
-    )
+    few += "May  1 10:01:00 host app[7]: ERROR: late\n"
+    assert units(tmp_path, "a.log", few, "error") == 1
+    doubt = "May  1 10:01:02 host app[7]: step 3 failed\n"
+    assert units(tmp_path, "a.log", few + doubt, "error") is None
+    trace = 'Traceback (most recent call last):\n  File "a.py"\nKeyError: 3\n'
+    assert units(tmp_path, "a.log", few + doubt + trace, "error") == 2
     assert units(tmp_path, "a.txt", "An error.\nERROR: none.\n", "error") is None
     split = "".join(f"2026-05-01T10:00:{n:02}.123456789Z stdout F INFO up\n" for n in range(9))
     end = "2026-05-01T10:01:00.123456789Z stderr P ERROR the end is miss\n"
@@ -375,16 +377,20 @@ def test_lines_of_a_log_by_their_level(tmp_path: Path) -> None:
 
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     """Lines without a level, and files that have few levels, or no words between blanks."""
-    logs = {"a.log": ("ERROR", "INFO", "more"), "b.log": ("ERROR", "x", "y"), "c.txt": ("猫",)}
+    logs = {
+        "a.log": ("ERROR", "INFO", "more"),
+        "b.log": ("ERROR", "x", "lost, y failed"),
+        "c.txt": ("猫",),
+    }
     for name, levels in logs.items():
         stamped = (f"2026-05-01 10:00:{n:02} {levels[n % len(levels)]} z\n\n" for n in range(30))
         (tmp_path / name).write_text("".join(stamped) if name != "c.txt" else "One cat\n猫\n")
     with (tmp_path / "a.log").open("a") as log:  # below a line of success
         log.write('2026-05-01 10:01:00 INFO z\nTraceback (most recent call last):\n  File "a"\n')
     for unit, count, told in (
-        ("error", 10, ["Left out: 2 of 3 files, without errors that kvstream recognizes.",
-                       "Not judged: 11 lines without a level."]),
-        ("word", 251, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
+        ("error", 11, ["Left out: 2 of 3 files, without errors that kvstream recognizes.",
+                       "Not judged: 10 lines without a level."]),
+        ("word", 271, ["Left out: 1 of 3 files, without words that kvstream recognizes."]),
         ("line", 125, []),
     ):  # fmt: skip
         record = count_of(
