@@ -185,7 +185,7 @@ _ITEM = (
     r"(?:[\"“„'‘][^\"”“'’]+[\"”“'’]|(?:(?:the|an?) )?(?:(?:word|name|term|phrase) )?"
     r"(?:(?-i:[A-Z])[\w.-]*(?: (?-i:[A-Z])[\w.-]*)*|[\w.-]+))"
 )
-_AND = ",? (?:and|or|&) (?:for |of )?"
+_AND = r",? (?:and|or|&|vs\.?|versus) (?:for |of )?"
 _SEVERAL = rf"(?<![\w\"“„'‘])(?P<first>{_ITEM})(?:, {_ITEM})*{_AND}{_ITEM}(?![\w\"”'’])"
 """Several words to count."""
 _MENTIONS = rf"\b(?:{CLASSES['mention']} {CLASSES['term']})\b".replace(" ", "|")
@@ -382,7 +382,12 @@ def _is_limited(
         besides = besides.replace(each, "")
     kept = rf"\bhow many (?!(?:{_NAMES})\b)[\w-]+ {re.escape(marks.get('unit', ''))}\b"
     quoted, names = f'"{words}"' in text, (words * bool(unit), sender, part)
-    says = rf"\b(?:do|does|did) {name} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {name}\b"
+    seen = CLASSES["mention"].replace(" ", "|")
+    says = (
+        rf"\b(?:do|does|did) {name} (?:mention|say|use|write)\b|\b(?:only|{_AWAY}) {name}\b"
+        rf"|\b(?:do|does|did) \"{name}\" (?!(?:\w+ )?(?:{seen}|recur)\b)\w"
+        rf"|\b(?:sen[dt]|writ\w+|wrote) to {name}\b"
+    )
     sums = pattern_of(_SUMS).search(text) and not pattern_of(_COUNTS).search(text)
     return any((
         pattern_of(_LIMITS).search(besides),
@@ -402,7 +407,9 @@ def _is_limited(
         # The dog Rex is called Rex elsewhere, and cities are kinds of things.
         re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {name}", text),
         re.fullmatch("[a-z]+[^s\\W]s", mentions)
-        and pattern_of(rf"\b(?:how many|number of|nr of) {name}\b").search(text),
+        and pattern_of(
+            rf"\b(?:how many|number of|nr of) (?:(?!(?:{_NAMES})\b)\w+ )?{name}\b"
+        ).search(text),
     ))  # fmt: skip
 
 

@@ -627,6 +627,8 @@ def test_a_title_is_no_part() -> None:
     "Which function is called first?", "List all places where Anna lived", "total price per dept",
     "What percentage of lines contain ERROR?", "How many pages until Anna appears?",
     "highest latency_ms where country is NO", "What is the sum of price in lines 2 to 3?",
+    'How many times does "bob" log in?', "How many messages did Anna send to Ben?",
+    "How many minor characters appear?",
 ])  # fmt: skip
 def test_what_is_asked_besides_the_words_is_no_count(question: str) -> None:
     assert route(question).kind != "count"
