@@ -140,6 +140,12 @@ _WRITES = (
     r"(?: in (?:the|this) (?:chat|mailbox|thread|conversation))?"
 )
 """A question about all messages from somebody."""
+_PLAIN = (
+    r"how (?:often|many times) (?:is|are|was|were|does|do|did) (?:(?:the|an?) )?"
+    r"(?P<words>(?-i:[a-z'’-]+(?: [a-z'’-]+){0,2})) (?:get )?mentioned"
+    rf"(?: (?:in|on) (?P<part>{PART.pattern} \d[\w.]*))?"
+)
+"""A plain count of things, whatever these are."""
 _GERMAN = (
     r"(?P<how>wie (?:oft|häufig)|wo|in welche[mn] kapiteln?) (?:wird|werden|kommt|kommen|taucht|"
     r"tauchen) (?:das wort |der name )?(?P<words>.+?)(?P<first> zuerst| zum ersten mal)?"
@@ -338,6 +344,9 @@ def _aim(text: str) -> Aim:
         return Aim("count", unit=_unit(level["unit"]))
     wording = read(text)
     kind, marks = wording.kind, wording.marks
+    plain = None if marks.get("words") else pattern_of(_PLAIN).fullmatch(bare)
+    if plain is not None and not _NO_WORDS.match(plain["words"]):
+        return Aim("count", plain["words"], scope=plain["part"] or "")
     if kind in ("estimate", "other"):
         times = pattern_of(_TIMES).search(text) is not None
         return Aim("other", estimates=kind == "estimate" or times)

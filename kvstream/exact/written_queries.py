@@ -41,7 +41,10 @@ _EQUAL = re.compile(r"(?i)\b(?!NOT\b)(\w+)(?= (?:=|!=|<>|(?:NOT )?IN \() ?'([^']
 _PART = re.compile(r"(?i)((?:strftime|substr)\([^()]*\) ?(?:[<>]=?|[!=]?=|<>) ?)(\d+)\b")
 """A part of a text that is compared with a number, which would be less than any text."""
 _ASCENDING = re.compile(r"(?i)( ORDER BY (?:\w+|\w+\([^()]*\))(?: ASC)?)(?= LIMIT |$)")
-_BY = re.compile(r"(?i)( ORDER BY (\w+))(?: ASC| DESC)?(?= LIMIT )")
+_END = re.compile(
+    r"(?i) ORDER BY (?P<by>\w+)(?: ASC| DESC)?(?= LIMIT )|\bM(?:IN|AX)\((?P<of>\w+)\)"
+)
+"""The first or the last of an order."""
 _PERIOD = re.compile(
     r"(?i)\b(\w+) ?(>|<=|(NOT )?BETWEEN '?([\d-]+)'? AND) ?('?)(\d{4}(?:-\d\d){0,2})\5(?![\w-])"
 )
@@ -151,13 +154,18 @@ class QueryWriter:
         return names[0] if len(names) == 1 else match[0]
 
     def _in_time(self, sql: str, question: str) -> str:
-        """Return a query that sorts by time as the words of the question do, empty cells last."""
-        by = _BY.search(sql)
-        if by and self.columns.place(by[2]) in self.columns.times:
-            words = {*re.findall(r"\w+", question.casefold())}
-            signs = [sign for sign, some in AGES.items() if some & words]
-            if len(signs) == 1:
-                sql = f"{sql[: by.start()]}{by[1]}{signs[0]}{sql[by.end() :]}"
+        """Return a query that has the end of time that the question names, empty cells last."""
+        words = {*re.findall(r"\w+", question.casefold())}
+        signs = [sign for sign, some in AGES.items() if some & words]
+        ends = [
+            each
+            for each in _END.finditer(sql)
+            if self.columns.place(each["by"] or each["of"]) in self.columns.times
+        ]
+        if len(signs) == len(ends) == 1:
+            by, of = ends[0]["by"], ends[0]["of"]
+            end = f" ORDER BY {by}{signs[0]}" if by else f"{'MAX' if signs[0] else 'MIN'}({of})"
+            sql = f"{sql[: ends[0].start()]}{end}{sql[ends[0].end() :]}"
         return _ASCENDING.sub(r"\1 NULLS LAST", sql)
 
     def _whole(self, match: re.Match[str]) -> str:

@@ -37,6 +37,7 @@ ODD = (
 )
 
 COUNTS = {
+    "How often is the boiler room mentioned in chapter 3?": ("boiler room", "", "chapter 3"),
     "How often is Anna mentioned? Do not guess.": ("Anna", "", ""),
     "total number of ERROR entries": ("ERROR", "", ""),
     "how many times can the word love be found in sonnet 18": ("love", "", "sonnet 18"),

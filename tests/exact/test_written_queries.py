@@ -77,6 +77,8 @@ def asked(tmp_path: Path) -> Callable[..., Any]:
          "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
         ("the Oldest pet", "SELECT Pet_Name FROM t ORDER BY born DESC LIMIT 1", "Rex\n"
          "Pet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
+        ("when was the last cat born", "SELECT MIN(born) FROM t WHERE kind = 'cat'", "2021-06-02\n"
+         "Pet Name: Tom | kind: cat | weight kg: 5,0 | born: 2021-06-02 | chipped: yes", [5]),
         ("the first pet's kind of the last year", "SELECT kind FROM t ORDER BY born LIMIT 1",
          "dog\nPet Name: Rex | kind: dog | weight kg: 33,1 | born: 2017-11-30 | chipped: yes", [4]),
         ("how many doggish ones", "SELECT COUNT(*) FROM t WHERE kind = 'dog'", "2", [2, 4]),
