@@ -134,9 +134,16 @@ def number_of(text: str) -> str:
 
 
 def of_kind(parts: Sequence[Part], kind: str) -> list[Part]:
-    """Return the parts of a kind; chapters are those with a Roman number if no heading says so."""
-    own = [part for part in parts if part.kind == kind]
-    return own or [part for part in parts if kind == "chapter" and part.kind == "numeral"]
+    """Return the parts of a kind. If no heading says that it is a chapter, those with a Roman
+    number are, and else sections without a section around them.
+    """
+    for each in (kind, "numeral", "section") if kind == "chapter" else (kind,):
+        own = [part for part in parts if part.kind == each]
+        if own and each != kind:
+            own = [part for part in own if "." not in part.number]
+        if own:
+            return own
+    return []
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:

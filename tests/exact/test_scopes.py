@@ -292,6 +292,14 @@ def test_subheadings_stay_in_their_chapter(tmp_path: Path) -> None:
     assert [part.title for part in outline(open_sources(str(path)))] == ["One", "Sub", "Two"]
 
 
+def test_a_numbered_section_without_another_around_it_is_a_chapter(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# 1. Costs\n\na\n\n# 2. Fire\n\nb\n\n## 2.1 Doors\n\nc\n\n# 3. Staff\n\nd\n")
+    assert read(path, only="chapter 2") == "# 2. Fire\n\nb\n\n## 2.1 Doors\n\nc\n\n"
+    assert read(path, only="chapter 3") == "# 3. Staff\n\nd\n"
+    assert read(path, only="section 2.1") == "## 2.1 Doors\n\nc\n\n"
+
+
 def test_underlined_headings_and_code(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text(
