@@ -131,6 +131,12 @@ _PLAINER = (
         r"^(how many (?:messages|msgs|texts|posts|e-?mails|mails) did .+) (?:write|post)\b",
         r"\1 send",
     ),
+    (
+        r"^(how many (?:messages|msgs|texts|posts|e-?mails|mails|lines)) (?:are|were|have been) "
+        r"(?:sent|written|posted|received|exchanged|logged)"
+        r"(?=\W*$| (?:on|after|since|before|until|between) )",
+        r"\1 are there",
+    ),
     (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
 )
 """Words of a question, and those that say the same."""
@@ -438,6 +444,7 @@ def _part(marks: Mapping[str, str], text: str) -> str:
         return ""  # a date or a score, perhaps
     sender = marks.get("sender", "")
     if sender and _MESSAGE.search(part):
+        part = pattern_of("^(?:(?:his|her|their|its) )?(?:very )?").sub("", part)
         return f"{part} from {sender}"
     bare = rf"(?:(?:the|this|that|each|every) )?{PART.pattern}s?"
     return "" if re.fullmatch(bare, part, re.IGNORECASE) else part  # the letter may be a thing

@@ -37,6 +37,7 @@ ODD = (
 )
 
 COUNTS = {
+    "How many mails were sent in total?": ("", "message", ""),
     "How often is the boiler room mentioned in chapter 3?": ("boiler room", "", "chapter 3"),
     "How often is Anna mentioned? Do not guess.": ("Anna", "", ""),
     "total number of ERROR entries": ("ERROR", "", ""),
@@ -243,6 +244,7 @@ SCOPES = {
     "What is on pages 7 and 8?": "pages 7 and 8",
     "what is defined in appendix b": "appendix b",
     "What does Olga ask in her last mail?": "last mail from Olga",
+    "What did Greta write in her very last mail?": "last mail from Greta",
     "what did ben promise in his messages": "messages from ben",
     "What is the first message from Paul about?": "the first message from Paul",
 }
