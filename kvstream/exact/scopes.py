@@ -47,17 +47,20 @@ _NUMBERS = re.compile(
 )
 _LIKE_TIME = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d")
 _SPAN = re.compile(rf"(?P<kind>line|page|pp?\.?)s? ?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
+_UNITS = "message|e-?mail|mail|paragraph"
 _FEW = re.compile(
-    r"(?:the )?(?P<which>first|last) (?P<count>\d+) (?P<unit>line|page)s?", re.IGNORECASE
-)
-_FROM = re.compile(
-    rf"(?:the |an? )?(?:(?P<which>{ORDINALS}|latest) )?(?:message|e-?mail|mail)s?"
+    r"(?:the )?(?:very )?(?P<which>first|last|latest|newest"
+    r"|(?P<second>penultimate|second[- ](?:to[- ])?last|last[- ]but[- ]one|next[- ]to[- ]last))"
+    rf"(?: (?P<count>\d+|{WORDS}))? (?P<unit>line|page|{_UNITS}|{_KINDS})s?"
     r"(?: (?:from|by) (?P<name>.+))?",
     re.IGNORECASE,
 )
-_MESSAGES = re.compile(
-    rf"(?P<kind>message|e-?mail|mail)s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE
+"""Some at the beginning or at the end."""
+_FROM = re.compile(
+    rf"(?:the |an? )?(?:(?P<which>{ORDINALS}) )?(?P<unit>{_UNITS})s?(?: (?:from|by) (?P<name>.+))?",
+    re.IGNORECASE,
 )
+_PLACED = re.compile(rf"(?P<kind>{_UNITS})s? (?:no\.? )?(?P<first>\d+){_TO_NUMBER}", re.IGNORECASE)
 _TITLE = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
@@ -218,39 +221,27 @@ def _scope(sources: SourceSet, only: str) -> Scope:
             raise UsageError(f"--only {only}: lines and pages begin with 1.")
         unit = "line" if span["kind"].lower().startswith("l") else "page"
         return Scope(only, span=(unit, first, last))
-    if few := _FEW.fullmatch(only):
-        unit, count = few["unit"].lower(), int(few["count"])
-        first, last = 1, count
-        if few["which"].lower() == "last":
-            ends = {line.block.source: n for line, n in _numbers(sources, unit)}
-            last = max(ends.values(), default=0)
-            first = max(1, last - count + 1)
-            if len(ends) > 1:  # those of each, as `first` has them
-                own = _numbers(sources, unit)
-                places = (line.byte for line, n in own if n > ends[line.block.source] - count)
-                return Scope(only, ranges=tuple((at, at + 1) for at in places) or ((0, 0),))
-        return Scope(only, span=(unit, first, last))
-    if (sender := _FROM.fullmatch(only)) and (sender["name"] or sender["which"]):
-        scope = Scope(only, sender=sender["name"] or "")
-        if sender["which"]:
-            which = number_of(sender["which"].lower())
-            at = int(which) - 1 if which.isdecimal() else -1
-            scope.ranges = _messages(sources.again(), scope, slice(at, at + 1 or None))
+    few = _FEW.fullmatch(only)
+    unit = few["unit"].lower() if few else ""
+    if few and unit in ("line", "page"):
+        return _few(sources, only, unit, _some(few))
+    if scope := _ordered(sources, only):
         return scope
     every = outline(sources.again())
     parts = joined(every)
     nexts = (part.begin for part in every[1:])
     cells = [replace(p, end=min(p.end, next(nexts, p.end))) for p in every]  # each alone
     hits = _hits(parts, only) or _hits(cells, only)
-    if not hits and (few := _MESSAGES.fullmatch(only)):
-        (first,), (last,) = _ends(only, few["first"], few["last"])
-        scope, some = Scope(only), slice(first - 1, last) if first else slice(0)
-        scope.ranges = _messages(sources.again(), scope, some)
+    if not hits and (scope := _numbered(sources, only)):
         return scope
     pair = re.split(r"(?i),? (?:of|in) |, |(?<=[\divxlc]) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not hits else ():
         if not hits and len(around := _hits(parts, outer)) == 1:
             begin, end = around[0].begin, around[0].end
+            own = sources.again()
+            own.scope = Scope(outer, ranges=((begin, end),))
+            if scope := _ordered(own, inner) or _numbered(own, inner):
+                return replace(scope, name=only)
             hits = _hits([p for p in parts if begin <= p.begin < end], inner)
     if not hits:
         name = only.removeprefix("the ")
@@ -274,25 +265,79 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     return Scope(title, ranges=tuple((p.begin, p.end) for p in hits))
 
 
-def _messages(sources: SourceSet, scope: Scope, which: slice) -> tuple[tuple[int, int]]:
-    """Return where some messages begin and end, perhaps those of one sender."""
+def _ordered(sources: SourceSet, only: str) -> Scope | None:
+    """Return the scope of the messages of somebody, or of paragraphs or messages by their order."""
+    if (few := _FEW.fullmatch(only)) and re.fullmatch(_UNITS, few["unit"], re.IGNORECASE):
+        scope = Scope(only, sender=few["name"] or "")
+        return _stretches(sources, scope, few["unit"], _some(few))
+    if (one := _FROM.fullmatch(only)) is None or not (one["name"] or one["which"]):
+        return None
+    scope = Scope(only, sender=one["name"] or "")
+    at = int(number_of((one["which"] or "first").lower())) - 1
+    return _stretches(sources, scope, one["unit"], slice(at, at + 1)) if one["which"] else scope
+
+
+def _numbered(sources: SourceSet, only: str) -> Scope | None:
+    """Return the scope of paragraphs or messages by their numbers."""
+    if (placed := _PLACED.fullmatch(only)) is None:
+        return None
+    (first,), (last,) = _ends(only, placed["first"], placed["last"])
+    some = slice(first - 1, last) if first else slice(0)
+    return _stretches(sources, Scope(only), placed["kind"], some)
+
+
+def _some(few: re.Match[str]) -> slice:
+    """Return which of all units some at the beginning or at the end are."""
+    count = int(number_of(few["count"] or "one"))
+    if few["second"]:
+        return slice(-2, -1)
+    return slice(count) if few["which"].lower() == "first" else slice(-count, None)
+
+
+def _few(sources: SourceSet, only: str, unit: str, some: slice) -> Scope:
+    """Return the scope of some lines or pages, of each source."""
+    if some.stop is not None and some.stop > 0:
+        return Scope(only, span=(unit, 1, some.stop))
+    ends = {line.block.source: n for line, n in _numbers(sources, unit)}
+    numbers = {source: range(1, end + 1)[some] for source, end in ends.items()}
+    if len(numbers) == 1 and (own := numbers.popitem()[1]):
+        return Scope(only, span=(unit, own[0], own[-1]))
+    every = _numbers(sources, unit)
+    places = (line.byte for line, n in every if n in numbers[line.block.source])
+    return Scope(only, ranges=tuple((at, at + 1) for at in places) or ((0, 0),))
+
+
+def _stretches(sources: SourceSet, scope: Scope, unit: str, which: slice) -> Scope:
+    """Return the scope with the range of some paragraphs, none of them a heading, or of messages,
+    perhaps of one sender.
+    """
+    of_text = unit.lower() == "paragraph"
+    heads = {part.begin for part in outline(sources.again())} if of_text else ()
     begins, end, keep = list[tuple[int, bool]](), 0, _from(scope.sender, scope._senders)
-    source = -1
-    for line in lines_of(sources):
-        if _sender(line) is not None:
+    source, blank = -1, True
+    for line in lines_of(sources.again()):
+        other, space, head = line.block.source != source, line.text.isspace(), line.byte in heads
+        if of_text:
+            begins += [(line.byte, not head)] if (blank or other or head) and not space else []
+        elif _sender(line) is not None:
             begins.append((line.byte, keep(line)))
-        elif line.block.source != source:
+        elif other:
             begins.append((line.byte, False))
-        source = line.block.source
+        source, blank = line.block.source, space or head
         end = line.byte + len(line.text.encode("utf-8", "replace"))
     spans = [(a, b) for (a, own), (b, _) in pairwise([*begins, (end, False)]) if own]
     if not spans[which] and not scope.sender:
-        raise SourceError(f"The text has no {scope.name}: it has {counted(len(spans), 'message')}.")
-    return ((spans[which][0][0], spans[which][-1][1]) if spans[which] else (0, 0),)
+        has = counted(len(spans), "paragraph" if of_text else "message")
+        raise SourceError(f"The text has no {scope.name}: it has {has}.")
+    ends = (spans[which][0][0], spans[which][-1][1]) if spans[which] else (0, 0)
+    return replace(scope, ranges=(ends,))
 
 
 def _hits(parts: list[Part], only: str) -> list[Part]:
     """Return the parts that have a number, or a title; all that fit."""
+    few = _FEW.fullmatch(only)
+    if few and few["unit"].lower() in OUTER + INNER and (few["count"] or few["second"]):
+        return of_kind(parts, few["unit"].lower())[_some(few)]
     if (numbers := _NUMBERS.fullmatch(in_english(only))) and (
         first := number_of(numbers["first"] or numbers["ordinal"])
     ):

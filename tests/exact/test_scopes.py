@@ -605,6 +605,30 @@ def test_messages(tmp_path: Path) -> None:
     assert read(chat, only="message 2").split()[-1] == "b"
 
 
+def test_some_at_the_beginning_and_at_the_end(tmp_path: Path) -> None:
+    path, chat = tmp_path / "a.txt", tmp_path / "chat.txt"
+    chat.write_text("".join(f"12/03/24, 10:1{i} - {n}: {i}\n" for i, n in enumerate("ABABA")))
+    path.write_text("".join(f"CHAPTER {n}\n\na{n}\nb\n\nc{n}\n\n" for n in range(1, 6)))
+    for only, digits in (
+        ("the last two messages", "34"), ("first 3 messages", "012"), ("newest 2 mails", "34"),
+        ("last two messages from A", "24"), ("second-last message by B", "1"),
+        ("penultimate message", "3"), ("the very first message", "0"),
+    ):  # fmt: skip
+        assert "".join(line[-1] for line in read(chat, only=only).splitlines()) == digits, only
+    for only, begin, end in (
+        ("the first three chapters", "CHAPTER 1", "c3"), ("last 2 chapters", "CHAPTER 4", "c5"),
+        ("the penultimate chapter", "CHAPTER 4", "c4"), ("the last ten lines", "c4", "c5"),
+        ("the last line", "", ""), ("first two lines", "CHAPTER 1", "CHAPTER 1"),
+        ("the first paragraph", "a1\nb", "b"), ("paragraphs 2-3", "c1", "b"),
+        ("the last paragraph of chapter 2", "c2", "c2"), ("chapter 3, paragraph 1", "a3", "b"),
+        ("the last two paragraphs", "a5", "c5"),
+    ):  # fmt: skip
+        text = read(path, only=only).strip()
+        assert (text.startswith(begin), text.endswith(end)) == (True, True), only
+    with pytest.raises(SourceError, match="no paragraph 11: it has 10 paragraphs"):
+        read(path, only="paragraph 11")
+
+
 def test_times(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(
