@@ -96,7 +96,7 @@ class TextBlock:
         return replace(
             self,
             text=self.text[begin:end],
-            start=int(self.offsets()[begin]) if start is None else start,
+            start=int(self.bytes_at(np.array([begin]))[0]) if start is None else start,
             widths=None if self.widths is None else self.widths[begin:end],
             left_out=self.left_out if left_out is None else left_out,
         )

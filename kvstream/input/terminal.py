@@ -61,9 +61,10 @@ class ControlFilter:
 
     def _filter(self, block: TextBlock, *, final: bool) -> TextBlock | None:
         if (rest := self._rest) is not None:
-            offsets = np.concatenate([rest.offsets()[:-1], block.offsets()])
-            widths = np.diff(offsets)
-            block = TextBlock(rest.text + block.text, int(offsets[0]), block.source, widths)
+            widths = None
+            if rest.widths is not None or block.widths is not None:
+                widths = np.diff(np.concatenate([rest.offsets()[:-1], block.offsets()]))
+            block = TextBlock(rest.text + block.text, rest.start, block.source, widths)
             self._rest = None
         text = block.text
         end = len(text)
@@ -80,12 +81,10 @@ class ControlFilter:
             end = line if end - line < LONGEST else end
         if not final and (cut := UNFINISHED.search(text, max(0, end - 2 * LONGEST))):
             end = min(end, cut.start())
-        offsets = block.offsets()
         if end < len(text):
-            widths = np.diff(offsets[end:])
-            self._rest = TextBlock(text[end:], int(offsets[end]), block.source, widths)
+            self._rest = block.part(end)
         if not plain:
-            return self._without(text[:end], offsets[: end + 1], block.source)
+            return self._without(text[:end], block.offsets()[: end + 1], block.source)
         self._last = text[:end][-1:] or self._last
         return block.part(0, end, start=block.start) if end else None
 

@@ -11,8 +11,10 @@ import pytest
 
 from kvstream.errors import SourceError
 from kvstream.input import terminal
+from kvstream.input.blocks import BlockDecoder, TextBlock
 from kvstream.input.controls import without_controls
 from kvstream.input.sources import open_sources
+from kvstream.input.terminal import ControlFilter
 
 SEQUENCES = {
     "color": "\x1b[0m\x1b[1;31m",
@@ -244,3 +246,15 @@ def test_overstruck_characters_are_left_out(text: str, left: str) -> None:
     for step in (1, 3, 100):
         got, spans, _ = read(f"\bhead\n{text}\n\b\b".encode(), step)
         assert got == spans.decode() == f"\bhead\n{left}\n"
+
+
+def test_a_held_back_end_of_ascii_needs_no_widths() -> None:
+    """They took eight bytes for each character of the next block."""
+    control, data = ControlFilter(), b"one two\r" + b"\nthree data:"
+    decoder = BlockDecoder(0, 5)
+    pieces = [decoder.decode(data[:8]), decoder.decode(data[8:]), TextBlock("", 5 + len(data), 0)]
+    got = [control.filter(piece, final=piece is pieces[-1]) for piece in pieces if piece]
+    blocks = [block for block in got if block]
+    assert "".join(block.text for block in blocks).encode() == data
+    assert [(block.start, block.widths) for block in blocks] == [(5, None), (12, None), (20, None)]
+    assert all(block.raw == block.text.encode() for block in blocks)
