@@ -25,6 +25,8 @@ from kvstream.tokenization.passages import Passage
 BINS = 512
 WINDOW = 1 << 20
 """Characters that are searched at once."""
+_FREED = 16 << 20
+"""Bytes that are freed at first: glibc then keeps freed arrays, which end page faults."""
 FORMS = 1000
 """Maximum forms that are counted individually."""
 EXCERPT = 200
@@ -131,6 +133,7 @@ def count_words(
     If several are given, the first is a phrase of the others, of which `Tally.count` is the sum.
     `so_far` gets the count in the whole lines at each pause of the text.
     """
+    np.empty(_FREED, dtype=np.uint8)
     search = _Search(words, lines, tally or Tally(), [0] * len(words))
     search.tally.counts = [0] * len(words)
     for window in _windows(without_names(blocks), max(each.reach for each in words) + 2 * EXCERPT):
