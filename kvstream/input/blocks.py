@@ -155,7 +155,10 @@ class BlockDecoder:
             if text[0] == BOM:
                 start += len(BOM.encode()) if widths is None else int(widths[0])
                 text, widths = text[1:], None if widths is None else widths[1:]
-        return TextBlock(text, start, self.source, widths) if text else None
+        block = TextBlock(text, start, self.source, widths)
+        if widths is None and len(data) == self.position - start:
+            block.__dict__["raw"] = data  # a long log need not be encoded again
+        return block if text else None
 
     def _decode(
         self, data: bytes, final: bool
