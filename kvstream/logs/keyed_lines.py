@@ -95,9 +95,12 @@ def _json(line: str) -> dict[str, Any] | None:
         record = {"@l": "Information"} | record | {"@mt": text}
     if isinstance(inner := record.get("context"), dict) and "exception" in inner:  # Monolog
         record = {"exception": inner["exception"]} | record
-    for pair in some if isinstance(some := record.get("attributes"), list) else ():
+    some = record.get("attributes")  # of OpenTelemetry: an object, or a list of pairs
+    if isinstance(some, dict):
+        some = [{"key": key, "value": value} for key, value in some.items()]
+    for pair in some if isinstance(some, list) else ():
         if isinstance(pair, dict) and str(pair.get("key")).startswith("exception."):
-            record[pair["key"]] = _as_text(pair.get("value"))  # of OpenTelemetry
+            record[pair["key"]] = _as_text(pair.get("value"))
     if isinstance(inner := record.get("log"), dict):  # Elastic Common Schema
         record.pop("log")
         record = {f"log.{key}": value for key, value in inner.items()} | record

@@ -85,6 +85,7 @@ TEXT = "a.B: gone\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: disk full
         {"thrown": {"name": "a.B", "message": "gone", "extendedStackTrace": TEXT}},
         {"context": {"exception": {"class": "a.B", "message": "gone", "previous": CAUSE}}},
         {"attributes": [{"key": "exception.stacktrace", "value": {"stringValue": TEXT}}]},
+        {"attributes": {"exception.type": "a.B", "exception.stacktrace": TEXT}},
         {"short_message": "failed", "full_message": f"failed {TEXT}"},
     ],
 )  # fmt: skip
