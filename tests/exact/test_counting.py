@@ -786,6 +786,16 @@ def test_a_file_of_a_model_loses_no_count(
     assert (out, into.read_text()) == ("", '"Anna" occurs once.\n')
 
 
+def test_a_count_in_a_title_from_a_pipe_says_that_it_counts_in_all(cli: Callable[..., Any]) -> None:
+    text = b"# Plan\n\nThe roof leaks.\n\n# Costs\n\nA roof.\n"
+    ran = cli("ask", "How often is the roof mentioned in Costs?", "--json", stdin=text)
+    record = json.loads(ran.stdout)
+    assert record["count"] == 2
+    assert "all of the text" in record["warnings"][0]
+    ran = cli("ask", "How often is the roof mentioned?", "--json", stdin=text)
+    assert json.loads(ran.stdout)["warnings"] == []
+
+
 def test_several_counts_of_a_pipe(cli: Callable[..., Any]) -> None:
     ran = cli("ask", "-Q", "How many lines are there?", "-Q", "How often is a mentioned?",
               stdin=b"a\nb\n")  # fmt: skip

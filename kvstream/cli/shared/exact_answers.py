@@ -38,6 +38,10 @@ ESTIMATED = "Words alone do not count this, so the model estimates."
 COUNTED_ELSEWHERE = "The model estimates this count; kvstream count FILE WORDS is exact."
 NOT_OF_COUNTS = "The plan is for a model. If the text allows it, kvstream counts this without one."
 LITERAL = "{!r} is counted literally. --inflections counts forms of a word; for patterns use grep."
+IN_ALL = (
+    "Counted in all of the text: a pipe is read once. If {0} is a part of it, write the text to a "
+    'file and use --only "{0}".'
+)
 NO_RUN = (
     "Warning: No model read the text, so --report and --stats write nothing; --json has the whole "
     "answer."
@@ -195,6 +199,8 @@ def _answers(
         record = count(paths, here, each, interrupts)
         phrase = f'"{each.words}"' in question or not re.search(JOINED, each.words)
         if record is not None and (record["count"] or phrase or not each.unit):  # else two words
+            if piped and named != each.scope:
+                record["warnings"].append(IN_ALL.format(named))
             answers[question] = record
             notes.append(_how(record))
     for question in aims:
