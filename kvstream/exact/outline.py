@@ -139,8 +139,10 @@ def of_kind(parts: Sequence[Part], kind: str) -> list[Part]:
     """
     for each in (kind, "numeral", "section") if kind == "chapter" else (kind,):
         own = [part for part in parts if part.kind == each]
-        if own and each != kind:
-            own = [part for part in own if "." not in part.number]
+        if own and each != kind:  # L. Frank Baum is no chapter
+            whole = {int(part.number) for part in own if part.number.isdecimal()}
+            some = {n for n in whole if n == 1 or {n - 1, n + 1} & whole}
+            own = [part for part in own if part.number in map(str, some)]
         if own:
             return own
     return []
@@ -180,6 +182,8 @@ def _headings(
     """Yield every heading of a source with its line; `ends` gets its end and its last line.
     ``tight``: a heading of Markdown needs no empty line before it."""
     blank, fence, place, latest = True, "", None, ""
+    held: tuple[Part, Line] | None = None
+    """A heading with only a number, until another line follows."""
     for line, after in pairwise(chain(lines, (None,))):
         assert line is not None
         ends[line.block.source] = line
@@ -192,14 +196,24 @@ def _headings(
             begins = blank or (tight and _MARKDOWN.match(text) is not None)
             part = _heading(line, after.text.strip() if after else "", blank=begins)
             repeats = isinstance(now, int) and part is not None and part.title == latest
+            if held is not None and text:
+                if part is not None and not part.kind and _CAPITALS.match(text):  # its title
+                    held, part = (replace(held[0], title=f"{held[0].title} {text}"), held[1]), None
+                yield held
+                held = None
             if part is not None and not repeats:  # at the top of every page
                 latest = part.title
-                yield part, line
+                if part.kind and len(part.title.split()) < 3 - (part.kind == "numeral"):
+                    held = part, line
+                else:
+                    yield part, line
         if fence:
             fence = "" if text.startswith(fence) and not text.strip(fence[0]) else fence
         elif (tight or text[:1] != "~") and (match := _FENCE.match(text)):
             fence = match[0]
         blank = not text or text.startswith("===")  # a line above a heading
+    if held is not None:
+        yield held
 
 
 def _bookmarks(

@@ -300,6 +300,24 @@ def test_a_numbered_section_without_another_around_it_is_a_chapter(tmp_path: Pat
     assert read(path, only="section 2.1") == "## 2.1 Doors\n\nc\n\n"
 
 
+def test_a_title_below_a_number_belongs_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    parts = "".join(f"{n}.\n\nON THE {n} ROAD.\n\nIt rained.\n\n" for n in ("I", "II", "III"))
+    path.write_text(f"BOOK ONE\n\nTHE STORM\n\n{parts}AN END\n\nIt froze.\n")
+    assert read(path, only="chapter 2 of book 1") == "II.\n\nON THE II ROAD.\n\nIt rained.\n\n"
+    assert read(path, only="on the ii road") == read(path, only="chapter 2")
+    titles = [part.title for part in outline(open_sources(str(path)))]
+    assert titles == [
+        "BOOK ONE THE STORM", *(f"{n}. ON THE {n} ROAD." for n in ("I", "II", "III")), "AN END",
+    ]  # fmt: skip
+
+
+def test_an_initial_is_no_number_of_a_chapter(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("L. Frank Baum\n\na\n\n1. The Cyclone\n\nb\n\n2. The Road\n\nc\n")
+    assert read(path, only="chapters 1-2") == "1. The Cyclone\n\nb\n\n2. The Road\n\nc\n"
+
+
 def test_underlined_headings_and_code(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text(
