@@ -706,6 +706,8 @@ def test_a_terminal_shows_the_words_and_equal_heights(
     assert "the words come last" in capsys.readouterr().err
     assert run(["count", str(path), "Anna", "came"]) == 3
     assert 'several words in quotation marks: "Anna came".' in capsys.readouterr().err
+    assert run(["ask", str(path), "Who", "is", "the", "captain"]) == 3
+    assert 'several words in quotation marks: "Who is the captain".' in capsys.readouterr().err
 
 
 def test_what_is_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

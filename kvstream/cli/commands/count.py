@@ -17,7 +17,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.option import option
 from kvstream.cli.options.table import ROWS, Options, added
 from kvstream.cli.shared.exact_answers import STOPPED, count, for_each, show
-from kvstream.cli.shared.inputs import sources_or_usage
+from kvstream.cli.shared.inputs import refuse_words, sources_or_usage
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import SOME_FAILED
 from kvstream.cli.shared.saying import say
@@ -65,12 +65,7 @@ def command(
         raise click.UsageError(f"{words!r} is a file; add the words as the last argument.")
     if os.path.isfile(words) and not any(map(os.path.exists, paths)) and paths != ["-"]:
         raise click.UsageError(f"{words!r} is a file; the words come last, after the files.")
-    behind = [path for path in paths[1:] if not os.path.exists(path)]
-    if behind and os.path.exists(paths[0]) and "-" not in paths:
-        raise SourceError(
-            f"{behind[0]!r} does not exist; check the path, or put several words in quotation "
-            f'marks: "{" ".join([*behind, words])}".'
-        )
+    refuse_words(paths, words)
     if not words.strip() and unit is None:
         raise click.UsageError("No words to count; give some, or a --unit.")
     options = Options(

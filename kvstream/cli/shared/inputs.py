@@ -73,6 +73,7 @@ def split_arguments(
                 f"{last!r} looks like the name of a file, but there is none; check the path, or "
                 "give it with -Q if it is the question."
             )
+        refuse_words(paths, last)
         arguments, questions = tuple(paths), (last,)
     else:
         refuse_question(
@@ -90,6 +91,16 @@ def refuse_question(paths: Sequence[str], advice: str) -> None:
         asks = path.rstrip().endswith("?") or len(path.split()) > 1
         if asks and not os.path.exists(path):
             raise click.UsageError(f"{path!r} is not a file. If it is a question, {advice}")
+
+
+def refuse_words(paths: Sequence[str], last: str) -> None:
+    """Raise SourceError if several words were given as several arguments, behind a source."""
+    behind = [path for path in paths[1:] if not os.path.exists(path)]
+    if behind and os.path.exists(paths[0]) and "-" not in paths:
+        raise SourceError(
+            f"{behind[0]!r} does not exist; check the path, or put several words in quotation "
+            f'marks: "{" ".join([*behind, last])}".'
+        )
 
 
 def _refuse_wrong_order(paths: Sequence[str], last: str) -> None:
