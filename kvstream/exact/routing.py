@@ -214,8 +214,8 @@ _NOT_EACH = (
 _BEFORE = re.compile("(?:the |an? )?(?:word |name |term |phrase )?(?=.)", re.IGNORECASE)
 _SINGULAR = {"are": "is", "were": "was", "do": "does", "have": "has", "words": "word",
              "names": "name"}  # fmt: skip
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DATES = rf"(?:\d{{4}}-\d\d-\d\d|(?:{'|'.join(_MONTHS)}) \d\d?)"
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DATES = rf"(?:\d{{4}}-\d\d-\d\d|(?:{'|'.join(MONTHS)}) \d\d?)"
 _DAY = rf"(?:{_DATES}|{_WEEKDAY})"
 _CLOCK = (
     r"(?:noon|midnight|\d{1,2}:\d\d(?::\d\d)?(?: ?[ap]\.?m\b\.?)?"
@@ -237,9 +237,9 @@ EXCLUSIVE = " exclusive"
 """Behind a day after which a span begins, and behind a time before which it ends."""
 _HOURS = {"noon": "12:00", "midnight": "00:00"}
 _ENDS = (("a", "c", "on", "since"), ("b", "d", "on", "until"))
-_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+MONTH = rf"(?:{'|'.join(MONTHS)})[a-z]*\.?"
 _BEHIND = (
-    rf"(?<!^)\b(?:in (?!(?:this|these|my|our|your|it|them)\b|(?!{_MONTH})(?-i:[A-Z]))|"
+    rf"(?<!^)\b(?:in (?!(?:this|these|my|our|your|it|them)\b|(?!{MONTH})(?-i:[A-Z]))|"
     r"(?:at|on|by|with|as|during|for|under|before|after|since|until|till|near|around|within|from|"
     r"between|outside|followed) )(?!(?:(?:the|this|these|an?|whole|entire|full|of|any|same) )*(?:"
     + " ".join(CLASSES[name] for name in ("text", "unit", "term", "mention", "ask")).replace(
@@ -271,8 +271,8 @@ _KINDS = f"{CLASSES['part']} subsections? items? rules? steps? lessons? units? s
 _ENTRY = rf"(?:the )?(?:{_KINDS.replace(' ', '|')})s? \d"
 """What may be a heading with a number, such as clause 3; not the name of a thing."""
 _DATE = (
-    rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH})\b(?:,? (?P<year>\d{{4}}))?"
-    rf"|\b(?P<month2>{_MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
+    rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)?(?: of)? (?P<month>{MONTH})\b(?:,? (?P<year>\d{{4}}))?"
+    rf"|\b(?P<month2>{MONTH}) (?P<day2>\d\d?)(?:st|nd|rd|th)?\b(?:,? (?P<year2>\d{{4}}))?"
     r"|\b(?P<day3>\d\d?)[./](?P<month3>\d\d?)[./](?P<year3>\d{4})"
 )
 
@@ -479,8 +479,8 @@ def _span(text: str) -> tuple[str, str, str] | None:
 
 def iso_dates(text: str) -> str:
     """Return a text with its dates as ``2026-05-14``, and months of a year as ``2026-05``."""
-    return pattern_of(rf"\b({_MONTH}),? (\d{{4}})\b").sub(
-        lambda match: f"{match[2]}-{1 + _MONTHS.index(match[1][:3].lower()):02}", _with_dates(text)
+    return pattern_of(rf"\b({MONTH}),? (\d{{4}})\b").sub(
+        lambda match: f"{match[2]}-{1 + MONTHS.index(match[1][:3].lower()):02}", _with_dates(text)
     )
 
 
@@ -502,7 +502,7 @@ def _iso(match: re.Match[str]) -> str:
     elif not year:
         return f"{month[:3].capitalize()} {int(day)}"
     else:
-        month = str(1 + _MONTHS.index(month[:3].lower()))
+        month = str(1 + MONTHS.index(month[:3].lower()))
     return f"{year}-{int(month):02}-{int(day):02}"
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import PurePath
 
+from kvstream.exact.routing import MONTH, MONTHS
 from kvstream.exact.table_words import FLAGS, loose, singular, words_of
 from kvstream.input.table_reader import Row, Table
 
@@ -53,6 +54,12 @@ DATE = re.compile(
 """A date as in ISO 8601, whose text has the order of time."""
 _WRITTEN_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:,? (\d\d:\d\d(?::\d\d)?))?")
 """Day and month, or month and day, before the year; perhaps with a time."""
+_NAMED_DATE = re.compile(
+    rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)?[ .-]+(?P<month>{MONTH})"
+    rf"|(?P<month2>{MONTH}) (?P<day2>\d{{1,2}})(?:st|nd|rd|th)?,?)[ .-]+(?P<year>\d{{4}}|\d\d)",
+    re.IGNORECASE,
+)
+"""A date with the name of its month: 4-Mar-24, March 4th, 2024."""
 _YEAR = re.compile(r"[12]\d{3}$")
 _PADDED = re.compile(r"0\d")
 """How a number begins that is a name."""
@@ -73,10 +80,22 @@ def _number(text: str) -> re.Match[str] | None:
     return _UNIT.fullmatch(_OUTER_SIGN.sub(r"\2\1", text.replace("\u2212", "-")))
 
 
+def _of_named(text: str) -> str:
+    """Return a date with the name of its month as in ISO 8601; any other text as it is."""
+    date = _NAMED_DATE.fullmatch(text)
+    if date is None:
+        return text
+    month = 1 + MONTHS.index((date["month"] or date["month2"])[:3].lower())
+    year = date["year"] if len(date["year"]) > 2 else f"20{date['year']}"
+    return f"{year}-{month:02}-{date['day'] or date['day2']:0>2}"
+
+
 def _day_first(values: Sequence[str]) -> bool | None:
     """Return whether the day stands before the month in most of these dates; None: this is open, or
-    they are no dates.
+    they are no dates. The name of a month leaves nothing open.
     """
+    if 2 * sum(map(bool, map(_NAMED_DATE.fullmatch, values))) > len(values):
+        return True
     found = filter(None, map(_WRITTEN_DATE.fullmatch, values))
     dates = [date for date in found if min(int(date[1]), int(date[3])) < 13]
     if 2 * len(dates) <= len(values):
@@ -91,7 +110,7 @@ def _turned(text: str, *, day_first: bool) -> str:
     """Return a date with the year at its end as in ISO 8601, and any other text as it is."""
     date = _WRITTEN_DATE.fullmatch(text)
     if date is None:
-        return text
+        return _of_named(text)
     day, month = (date[1], date[3]) if day_first else (date[3], date[1])
     possible = 0 < int(month) < 13 and 0 < int(day) < 32
     return f"{date[4]}-{month:0>2}-{day:0>2}{' ' * bool(date[5])}{date[5] or ''}" * possible

@@ -417,11 +417,11 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
         return "\t"
     if suffix and (match := _SEPARATOR.fullmatch(sample[0])):
         return match[1]
+    ruled = any(re.fullmatch(_RULE, line.strip()) for line in sample[:3])
     for place, delimiter in enumerate("\t;,|" if not suffix else ";,;\t|"):
         rows = _rows_in(sample[:50], delimiter)
         pairs = [*zip(*rows[:2], strict=False)] if len(rows) > 1 else []
         named_each = bool(pairs) and all(b.strip().startswith(f"{a.strip()}:") for a, b in pairs)
-        ruled = any(re.fullmatch(_RULE, line.strip()) for line in sample[:3])
         if delimiter == "|" and (ruled or named_each):
             continue  # a table of Markdown, or of a document
         counts = {len(row) for row in rows if row} or {0}
@@ -434,7 +434,7 @@ def delimiter_of(sample: Sequence[str], name: str) -> str | None:
             continue
         if even and min(counts) > 1:
             return delimiter
-    if not suffix or suffix[1].lower() != "csv":
+    if not suffix or suffix[1].lower() != "csv" or (ruled and sample[0].count("|") > 1):
         return None
     choices = (d for d in ",;\t|" if _above(_rows_in(sample[:50], d)))
     return next(choices, ",")

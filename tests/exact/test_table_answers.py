@@ -87,6 +87,23 @@ def test_dates_with_their_year_at_the_end(
         assert found["answer"].split("\n")[: len(days)] == [*map(written, days)]
 
 
+@pytest.mark.parametrize(
+    "form", ["{0.day}-{0:%b}-{0:%y}", "{0:%B} {0.day}, {0.year}", "{0:%b} {0.day} {0.year}",
+             "{0.day}th {0:%B} {0.year}", "{0:%d}.{0:%b}.{0.year}"],
+)  # fmt: skip
+def test_dates_with_the_name_of_their_month(form: str) -> None:
+    days = [date(2024, month, day) for month, day in ((3, 4), (12, 31), (5, 17), (9, 9))]
+    rows = "".join(f'{n},"{form.format(day)}"\n' for n, day in enumerate(days))
+    found = computed(f"n,due on\n{rows}", "SELECT due_on FROM t ORDER BY due_on")
+    assert found["answer"].split("\n")[:4] == [*map(str, sorted(days))]
+
+
+def test_a_table_of_markdown_may_be_named_csv() -> None:
+    text = "| ship | lent to |\n|---|---|\n| Gull | a, b |\n| Tern | c |\n"
+    (table,) = tables_of([TextBlock(text, 0, 0)], ["a.csv"])
+    assert table.header == ["ship", "lent to"]
+
+
 def test_what_is_no_date_in_a_column_of_dates_is_counted() -> None:
     rows = (
         "14.5.2024,14/5/2024 09:30",
