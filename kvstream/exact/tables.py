@@ -86,8 +86,9 @@ def _of_named(text: str) -> str:
     if date is None:
         return text
     month = 1 + MONTHS.index((date["month"] or date["month2"])[:3].lower())
-    year = date["year"] if len(date["year"]) > 2 else f"20{date['year']}"
-    return f"{year}-{month:02}-{date['day'] or date['day2']:0>2}"
+    year = date["year"]
+    century = "" if len(year) > 2 else "19" if year > "69" else "20"
+    return f"{century}{year}-{month:02}-{date['day'] or date['day2']:0>2}"
 
 
 def _day_first(values: Sequence[str]) -> bool | None:

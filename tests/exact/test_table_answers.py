@@ -92,10 +92,10 @@ def test_dates_with_their_year_at_the_end(
              "{0.day}th {0:%B} {0.year}", "{0:%d}.{0:%b}.{0.year}"],
 )  # fmt: skip
 def test_dates_with_the_name_of_their_month(form: str) -> None:
-    days = [date(2024, month, day) for month, day in ((3, 4), (12, 31), (5, 17), (9, 9))]
+    days = [date(1999, 5, 7), *(date(2024, m, d) for m, d in ((3, 4), (12, 31), (5, 17), (9, 9)))]
     rows = "".join(f'{n},"{form.format(day)}"\n' for n, day in enumerate(days))
     found = computed(f"n,due on\n{rows}", "SELECT due_on FROM t ORDER BY due_on")
-    assert found["answer"].split("\n")[:4] == [*map(str, sorted(days))]
+    assert found["answer"].split("\n")[:5] == [*map(str, sorted(days))]
 
 
 def test_a_table_of_markdown_may_be_named_csv() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import strftime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kvstream.api import exact
 from kvstream.api.exact import Aim, asks_of_rows, count_of, route
@@ -28,9 +28,6 @@ from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.reporters.citation_lines import MAP, news_head, place_of, wrapped
 from kvstream.reporters.format import about, fit, in_line, json_line, number, strip, visible
 from kvstream.store.reader import QUERIES
-
-if TYPE_CHECKING:
-    pass
 
 FORMS = 8
 """Spellings that are shown; the JSON has all."""
