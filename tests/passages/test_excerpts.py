@@ -36,8 +36,12 @@ def passage(start: int, weight: float) -> Passage:
     return Passage(0, start, start + 5, 1, 1, "", weight)
 
 
-PRINTED = st.text(st.characters(exclude_categories=["Cc", "Cs"], include_characters="\n\t\r"))
-"""Texts without control sequences, which are removed when a file is read."""
+PRINTED = st.text(
+    st.characters(
+        exclude_categories=["Cc", "Cs"], include_characters="\n\t\r", exclude_characters="\xad"
+    )
+)
+"""Texts without control sequences and soft hyphens, which are removed when a file is read."""
 
 
 @given(PRINTED, st.integers(1, 3))
