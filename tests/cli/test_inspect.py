@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -147,6 +149,15 @@ def test_a_text_shows_its_outline(cli, tmp_path):
     assert [part["title"] for part in record["parts"]] == ["CHAPTER I", "CHAPTER II"]
     assert sum(part["tokens"] for part in record["parts"]) == record["tokens"]
     assert "CHAPTER II " in cli("inspect", str(path)).stdout.splitlines()[-1]
+
+
+def test_the_outline_of_a_text_needs_no_torch(tmp_path) -> None:
+    (path := tmp_path / "book.txt").write_text("CHAPTER I\n\nThe wind rose.\n")
+    code = (
+        "import sys\nfrom kvstream.cli.app import run\n"
+        f"sys.exit(run(['inspect', {str(path)!r}]) or 'torch' in sys.modules)"
+    )
+    assert not subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode
 
 
 def test_what_a_text_lost_is_said(cli, tmp_path) -> None:

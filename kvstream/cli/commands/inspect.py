@@ -89,11 +89,14 @@ def _outline(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
 def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
     """Yield the files, and the error of a folder without any."""
-    from kvstream.api.memories import memory_files
-
     for path in paths:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        from kvstream.api.memories import memory_files  # imports torch
+
         try:
-            yield from memory_files(path) if os.path.isdir(path) else (path,)
+            yield from memory_files(path)
         except SourceError as error:
             yield error
 
