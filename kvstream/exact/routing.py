@@ -125,7 +125,19 @@ _OF_SOME = (
     r"|\b(?:contain|mention|includ)\w* \w|\b(?:in|of) .+ are (?!there|in\b)\w"
 )
 """What limits a count of all units."""
+_SEEN = "(?:mentioned|named|referred to|talked about|used(?=.*[\"“'‘]))"
+_MORE = "more(?: often| frequently| times)?"
+_BOTH = r"how many times are \1 and \2 mentioned"
 _PLAINER = (
+    (
+        r"^(?:who|what|which(?: \w+)?(?: of (?:them|the two))?) (?:(?:is|was|gets) "
+        rf"{_SEEN}|appears|occurs|comes up|(?:has|gets)(?= more mention)) (?:{_MORE}|(?:the )?"
+        r"most(?: often)?)(?: mentions)?(?: in (?:the|this) \w+)?(?:,|:| -) ([^:;]+ or [^:;?]+)",
+        r"how many times are \1 mentioned",
+    ),
+    (rf"^(?:is|are|was|were) (.+?) {_SEEN} {_MORE} than (?!.* times\b)([^?]+)", _BOTH),
+    (rf"^(?:does|do) (.+?) (?:appear|occur|come up|get mentioned) {_MORE} than ([^?]+)", _BOTH),
+    (r"^are there more (?:mentions|occurrences) of (.+?) than (?:of )?([^?]+)", _BOTH),
     (r"\b(?:has|have|contains?) the most (?:mentions|occurrences|uses) of\b", "mentions"),
     (
         r"^(how many (?:messages|msgs|texts|posts|e-?mails|mails) did .+) (?:write|post)\b",
