@@ -241,12 +241,16 @@ def _sentences(
     count = tally.count
     if aim.unit and not (aim.place and aim.words):
         noun, end = aim.unit if count == 1 else _plural(aim.unit), ":" if aim.place else "."
+        by = [f"{name}: {own:,}" for name, own in tally.forms.most_common()]
+        end = f" from {amount(len(by), 'sender')}:" if aim.place == "senders" else end
         yield (
             f'{count:,} {noun} contain{"s" * (count == 1)} "{aim.words}".'
             if aim.words
             else f"There {'is' if count == 1 else 'are'} {count:,} {noun}{end}"
         )
-        if not aim.place:
+        if aim.place == "senders":
+            yield from _some(by)
+        if aim.place in ("", "senders"):
             return
     several = [*zip((aim.words, *aim.each), tally.counts, strict=True)] if aim.words else []
     for words, own in [*several[1:], *[each for each in several[:1] if each[1] or not aim.each]]:

@@ -26,7 +26,7 @@ class Aim:
     place: str = ""
     """Of a count: which places are asked for: ``first``, ``last``, ``ends`` (both) or ``all``. With
     a unit of `HEADINGS` ``all`` asks for the parts, without unit and words for all headings.
-    Without words other units are listed.
+    Without words other units are listed; ``senders``: how many messages are from each.
     """
     since: str = ""
     """The times that the question names, as ``--since`` and ``--until`` take them."""
@@ -128,7 +128,23 @@ _OF_SOME = (
 _SEEN = "(?:mentioned|named|referred to|talked about|used(?=.*[\"“'‘]))"
 _MORE = "more(?: often| frequently| times)?"
 _BOTH = r"how many times are \1 and \2 mentioned"
+_END = r"(the (?:very )?(?:first|last|latest|final) (?:message|msg|text|post|e-?mail|mail{0})s?)"
 _PLAINER = (
+    (
+        rf"^(?:what(?:['’]s| is| was| are| were) {_END.format('|line|paragraph|row')}|(?:when was|"
+        rf"who (?:wrote|sent|posted)) {_END.format('')}(?: sent| written| posted)?)(?=\W*$)",
+        r"what does \1\2 say",
+    ),
+    (
+        r"^(?:what|when) (?:is|was) ((?-i:[A-Z])[\w-]+)['’]s (last|first) (message|mail|e-?mail|"
+        r"post)(?=\W*$)",
+        r"what does the \2 \3 from \1 say",
+    ),
+    (
+        r"^(?:when did|what did|what was the last thing) ((?-i:[A-Z])[\w-]+) (?:last (?:write|post)"
+        r"|(?:write|post) last|wrote|posted)(?=\W*$)",
+        r"what does the last message from \1 say",
+    ),
     (
         r"^(?:who|what|which(?: \w+)?(?: of (?:them|the two))?) (?:(?:is|was|gets) "
         rf"{_SEEN}|appears|occurs|comes up|(?:has|gets)(?= more mention)) (?:{_MORE}|(?:the )?"
@@ -149,6 +165,12 @@ _PLAINER = (
         r"(?=\W*$| (?:on|after|since|before|until|between) )",
         r"\1 are there",
     ),
+    (r"\b(?-i:(TODO|FIXME|HACK|XXX)s)\b", r"\1"),
+    (
+        r"^how many (?-i:(TODO|FIXME|HACK|XXX))(?: (?:comments?|are|is|there|left|remaining|still"
+        r"|open|in|the|this|that|code|file|script|module|text|do|does|we|i|have|it|contain))*(?=\W*$)",
+        r"how many times is \1 mentioned",
+    ),
     (r" overall(?=\W*$)| gets?(?= (?:mentioned|named|used|written)\b)", ""),
 )
 """Words of a question, and those that say the same."""
@@ -158,6 +180,19 @@ _WRITES = (
     r"(?: in (?:the|this) (?:chat|mailbox|thread|conversation))?"
 )
 """A question about all messages from somebody."""
+_SENDERS = (
+    r"(?:(?:who|which (?:person|user|member|participant|sender)) (?:has |have )?(?:sent|sends?|"
+    r"wrote|written|writes?|posted|posts?) (?:the )?most(?: of the)? {0}"
+    r"|(?:how many|(?:the )?number of|count(?: the)?) {0} (?:(?:did|has|have|does) (?:each|every)"
+    r"(?:[- ]?one)?(?: person| user| member| participant| sender| of (?:them|us))? (?:sen[dt]|"
+    r"write|written|post(?:ed)?)|(?:per|by|(?:for|from) each) (?:person|user|sender|author|name))"
+    r"|how many (?:different )?(?:people|persons|users|participants|senders) (?:wrote|sent|posted)"
+    r"(?: {0})?|(?:list|who are|name)(?: all)?(?: the)? (?:participants|senders))"
+).format("(?:messages|texts|msgs|posts|e-?mails|mails)") + (
+    r"(?: (?:of|in|to) (?:the|this|that|our) (?:\w+ )?(?:chat|conversation|thread|mailbox|group|"
+    r"list|channel|export|inbox))?"
+)
+"""A question for the senders of messages."""
 _PLAIN = (
     r"how (?:often|many times) (?:is|are|was|were|does|do|did) (?:(?:the|an?) )?"
     r"(?P<words>(?-i:[a-z'’-]+(?: [a-z'’-]+){0,2})) (?:get )?mentioned"
@@ -356,6 +391,8 @@ def _unit(words: str | None) -> str:
 
 def _aim(text: str) -> Aim:
     bare = text.rstrip("?!. ")
+    if pattern_of(_SENDERS).fullmatch(bare):
+        return Aim("count", unit="message", place="senders")
     if writes := pattern_of(_WRITES).fullmatch(bare):
         return Aim("scope", scope=f"messages from {writes['name']}")
     if level := pattern_of(_OF_LEVEL).fullmatch(bare):
@@ -433,6 +470,8 @@ def _is_limited(
         " to " in sender or _NO_WORDS.match(sender) or (_NO_WORDS.match(words) and not quoted),
         # The dog Rex is called Rex elsewhere, and cities are kinds of things.
         re.match("[a-z]+ [A-Z]", words) and re.search(rf"\b(?:the|an?) {name}", text),
+        re.fullmatch("[A-Z]{2,}s", words) and not pattern_of(_MENTIONS).search(besides),
+        re.fullmatch("[a-z]+[^s\\W]s", words) and re.search(f"\\bha(?:ve|s) {name}\\W*$", text),
         re.fullmatch("[a-z]+[^s\\W]s", mentions)
         and pattern_of(
             rf"\b(?:how many|number of|nr of) (?:(?!(?:{_NAMES})\b)\w+ )?{name}\b"

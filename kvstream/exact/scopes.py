@@ -21,7 +21,7 @@ from time import gmtime, strftime
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, in_english, joined, number_of, of_kind, outline
 from kvstream.exact.routing import EXCLUSIVE, INNER, OUTER
-from kvstream.exact.units import chat_name, is_head
+from kvstream.exact.units import is_head, sender_of
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
@@ -319,7 +319,7 @@ def _stretches(sources: SourceSet, scope: Scope, unit: str, which: slice) -> Sco
         other, space, head = line.block.source != source, line.text.isspace(), line.byte in heads
         if of_text:
             begins += [(line.byte, not head)] if (blank or other or head) and not space else []
-        elif _sender(line) is not None:
+        elif sender_of(line) is not None:
             begins.append((line.byte, keep(line)))
         elif other:
             begins.append((line.byte, False))
@@ -426,13 +426,6 @@ def _number(line: Line, unit: str) -> int | None:
     return place if isinstance(place, int) else None
 
 
-def _sender(line: Line) -> str | None:
-    """Return who wrote the message that begins with a line."""
-    if is_head(line) and (head := re.search(r"^From: (.*)", line.block.text, re.MULTILINE)):
-        return head[1]
-    return chat_name(line.text) if line.block.place is None else None
-
-
 def _from(sender: str, senders: list[str]) -> Keep:
     """Return the test for lines of messages from somebody."""
     inside, source = False, -1
@@ -441,7 +434,7 @@ def _from(sender: str, senders: list[str]) -> Keep:
     def keep(line: Line) -> bool:
         nonlocal inside, source
         inside, source = inside and line.block.source == source, line.block.source
-        name = _sender(line)
+        name = sender_of(line)
         if name is not None:
             inside = not sender or known.search(name.casefold()) is not None
             if name not in senders and len(senders) < NAMES:

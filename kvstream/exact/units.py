@@ -37,6 +37,8 @@ LINE = 16
 """Characters for which a line counts in addition, because an empty one needs memory, too."""
 MOST_CODE = 1 << 22
 """Maximum characters of a file of code or JSON, which is held whole."""
+MOST_SENDERS = 10_000
+"""Senders of messages that are counted each."""
 Begins = Callable[[Line, Line | None], bool]
 """Whether a unit begins with a line; also gets the line before it."""
 _WELL, _NONE = ("debug", "info", "notice"), ("", "suspect")
@@ -163,6 +165,13 @@ def is_head(line: Line, before: Line | None = None) -> bool:
     return all(_HEAD.match(each) for each in text.rstrip("\n").split("\n"))
 
 
+def sender_of(line: Line) -> str | None:
+    """Return who wrote the message that begins with a line, or None."""
+    if is_head(line) and (head := re.search(r"^From: (.*)", line.block.text, re.MULTILINE)):
+        return head[1]
+    return chat_name(line.text) if line.block.place is None else None
+
+
 def _is_of_chat(line: Line, before: Line | None = None) -> bool:
     return chat_name(line.text) is not None
 
@@ -190,7 +199,9 @@ def _count(lines: Iterator[Line], begins: Begins, words: Words | None, tally: Ta
             _close(unit, words, tally, open=open)
             unit, open, size = [], words is not None, 0
             if words is None:
-                _add(tally, [line])
+                sender = sender_of(line) if begins in (is_head, _is_of_chat) else ""
+                known = sender in tally.forms or len(tally.forms) < MOST_SENDERS
+                _add(tally, [line], form=(sender or "") if known else "others")
         unit.append(line)
         size += len(line.text) + LINE
         if size > AT_ONCE:

@@ -772,6 +772,12 @@ def test_functions_are_listed_and_messages_have_senders_and_times(
     out, told = ask(capsys, str(chat), "How many messages of Ben are there after 4 May?")
     assert out == "There are 5 messages.\n"
     assert "Reads only messages from Ben, since May 4 exclusive, which" in told
+    with chat.open("a") as file:
+        file.write("".join(f"10.05.24, 10:0{minute} - Ana Ruiz: Ben: ho\n" for minute in range(4)))
+    out, _ = ask(capsys, str(chat), "Who sent the most messages?")
+    assert out == "There are 13 messages from 2 senders:\nBen: 9\nAna Ruiz: 4\n"
+    chat.write_text("Who sent the most messages?\n")
+    assert "senders" not in ask(capsys, str(chat), "List the senders", "-m", "pocket", "-n", "2")[0]
 
 
 def test_a_file_of_a_model_loses_no_count(

@@ -685,3 +685,42 @@ def test_what_a_model_estimates() -> None:
         assert route(question) == Aim("other", estimates=True)
     for question in ("How many children does she have?", "How many rooms are there in the house?"):
         assert route(question) == Aim("other")
+
+
+@pytest.mark.parametrize("question", [
+    "who sent the most messages?", "How many messages did each person send?",
+    "how many people wrote in this chat?", "List all participants", "how many mails per sender?",
+])  # fmt: skip
+def test_the_senders_of_messages(question: str) -> None:
+    assert route(question) == Aim("count", unit="message", place="senders")
+
+
+@pytest.mark.parametrize("question", [
+    "who wrote the most books?", "Who wrote the message?", "who are the participants of the race?",
+])  # fmt: skip
+def test_no_senders(question: str) -> None:
+    assert route(question).place != "senders"
+
+
+@pytest.mark.parametrize(("question", "part"), [
+    ("What was the last message?", "the last message"),
+    ("what is the first line", "the first line"),
+    ("Who wrote the last mail?", "the last mail"),
+    ("when was the first message sent?", "the first message"),
+    ("What was Anna's last mail?", "the last mail from Anna"),
+    ("When did Anna last write?", "the last message from Anna"),
+])  # fmt: skip
+def test_the_end_of_a_text(question: str, part: str) -> None:
+    assert route(question) == Aim("scope", scope=part)
+
+
+def test_a_mark_of_code_is_counted_in_the_singular() -> None:
+    for question in ("How many TODOs are left in the code?", "count the TODOs"):
+        assert route(question) == Aim("count", "TODO")
+
+
+@pytest.mark.parametrize("question", [
+    "list all URLs", "find the PDFs", "which mails have attachments?", "how many pages have photos",
+])  # fmt: skip
+def test_the_name_of_things_is_no_word_of_the_text(question: str) -> None:
+    assert route(question).kind == "other"
