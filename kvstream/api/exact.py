@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.errors import SourceError
 from kvstream.exact.plain_queries import asks_figure
 from kvstream.exact.plain_queries import may_ask as asks_of_rows
-from kvstream.exact.routing import HEADINGS, OF_LOG, PART, UNITS, Aim, route
+from kvstream.exact.routing import FILE, HEADINGS, OF_LOG, PART, UNITS, Aim, route
 from kvstream.input.folders import is_own
 from kvstream.reporters.citation_lines import place_of
 from kvstream.reporters.format import counted as amount
@@ -63,7 +63,8 @@ def count_of(
     blocks = takewhile(lambda _: not stop(), sources)
     if words and (lines or not unit):
         edges = sorted({edge for part in parts for edge in (part.begin, part.end)})
-        most = PLACES if aim.place == "all" and not parts else 1
+        edges = sources.bases if aim.unit == FILE else edges  # which get there while it is read
+        most = PLACES if aim.place == "all" and not parts and aim.unit != FILE else 1
         tell = None if so_far is None else lambda tally: so_far(record(tally))
         tally: Tally | None = count_words(
             blocks, *words, lines=lines, tally=Tally(most, edges), so_far=tell
@@ -81,6 +82,7 @@ def _record(
     stop: Callable[[], bool],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the JSON object of a count."""
+    parts = _files(sources, tally.end) if aim.unit == FILE else parts
     places = [*tally.places, tally.last][: tally.count]
     citations = [at.to_json(sources.names, sources.bases) for at in places if at]
     if unit:
@@ -90,7 +92,7 @@ def _record(
     if unit in HEADINGS:
         ends = [] if aim.words else [each["text"] for each in citations]
         how += f" by their headings{', ' * bool(ends)}{' to '.join(ends)}"
-    for each in citations if parts else ():
+    for each in citations if parts and aim.unit != FILE else ():
         byte = each["byte_start"] + sources.bases[sources.names.index(each["source"])]
         inside = [part.title for part in parts if part.begin <= byte < part.end]
         each["chapter"] = each["chapter"] or (inside[-1] if inside else None)
@@ -124,6 +126,15 @@ def _record(
             *[uneven] * (tally.uneven > 0), *[early] * stop(), *[rest] * bool(aim.rest),
         ],
     }  # fmt: skip
+
+
+def _files(sources: SourceSet, end: int) -> list[Part]:
+    """Return the sources that were read as parts of a text."""
+    from kvstream.exact.outline import Part
+
+    ends = [*sources.bases[1:], end]
+    every = enumerate(zip(sources.names, sources.bases, ends, strict=False))
+    return [Part(name, FILE, "", 0, n, begin, last, "") for n, (name, begin, last) in every]
 
 
 def _parts(sources: SourceSet, aim: Aim) -> Sequence[Part]:

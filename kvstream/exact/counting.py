@@ -241,7 +241,9 @@ class _Search:
         tally.mark(bytes)
         if tally.edges:
             sections = np.searchsorted(tally.edges, bytes, side="right")
-            tally.between = tally.between + np.bincount(sections, minlength=len(tally.edges) + 1)
+            sums = np.bincount(sections, minlength=len(tally.edges) + 1)
+            sums[: len(tally.between)] += tally.between  # there may be more edges now
+            tally.between = sums
         tally.places += [self._place(s, window) for s in matches[: tally.most - len(tally.places)]]
         # Only the last of all is wanted, and its line must be counted for.
         self.latest = partial(self._place, matches[-1], window)

@@ -58,6 +58,8 @@ UNITS = {
     **{name: f"{name}s?" for name in ("part", "act", "scene", "article", "paragraph", "word")},
 }
 """The units of a text that can be counted, with the words for each."""
+FILE = "file"
+"""What a question for places may ask for, beside `UNITS`."""
 OF_LOG = {"error": ("error", "fatal"), "warning": ("warning",)}
 """The units of a log, with the levels of their lines."""
 HEADINGS = ("heading", "chapter", "section", "part", "act", "scene", "article")
@@ -193,6 +195,14 @@ _SENDERS = (
     r"list|channel|export|inbox))?"
 )
 """A question for the senders of messages."""
+_FILES = (
+    r"(?:(?:in )?(?:which|what|how many)(?: of (?:the|these|my))?|(?:list|show|find)(?: me)?"
+    r"(?: all| every)?(?: the)?) (?:files?|documents?)(?: that| which)? (?:"
+    r"(?:mention(?:s|ing)?|contain(?:s|ing)?(?= (?:the )?(?:word|term|name|phrase|[\"“„']|"
+    r"(?-i:[A-Z_]))))|(?:is|are|was|were|do(?:es)?)(?=.* (?:mentioned|named|appear|occur)$)) "
+    r"(?P<words>.+?)(?: (?:mentioned|named|appear|occur))?"
+)
+"""A question for the files that have words."""
 _PLAIN = (
     r"how (?:often|many times) (?:is|are|was|were|does|do|did) (?:(?:the|an?) )?"
     r"(?P<words>(?-i:[a-z'’-]+(?: [a-z'’-]+){0,2})) (?:get )?mentioned"
@@ -348,6 +358,9 @@ def route(question: str) -> Aim:
     if listing := pattern_of(_LISTING).fullmatch(bare):
         unit = _unit(listing["unit"] or listing["one"]) or ("chapter" if listing["german"] else "")
         return Aim("count", unit=unit, place="all")
+    if files := pattern_of(_FILES).fullmatch(bare):
+        aim = route(f"Where is {files['words']} mentioned?")
+        return replace(aim, unit=FILE) if aim.words and not aim.scope else OTHER
     for cut in filter(None, (pattern_of(pattern).search(bare) for pattern in _CUTS)):
         aim, besides = route(bare[: cut.start()]), cut.groupdict()
         if aim.kind == "count" and "rest" in besides:

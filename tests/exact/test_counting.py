@@ -809,3 +809,12 @@ def test_several_counts_of_a_pipe(cli: Callable[..., Any]) -> None:
               stdin=b"a\nb\n")  # fmt: skip
     assert ran.code == 2
     assert "read only once" in ran.stderr
+
+
+def test_the_files_that_have_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"a.txt": "Salt, salt.\n", "b.txt": "None.\n", "c.md": "# Salt\n\nSea salt.\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    out, _ = ask(capsys, str(tmp_path), "Which files mention salt?")
+    own = [f"{tmp_path / name}: 2" for name in ("a.txt", "c.md")]
+    assert out.splitlines() == ['"salt" occurs 4 times.', "In 2 of 3 files:", *own]

@@ -724,3 +724,19 @@ def test_a_mark_of_code_is_counted_in_the_singular() -> None:
 ])  # fmt: skip
 def test_the_name_of_things_is_no_word_of_the_text(question: str) -> None:
     assert route(question).kind == "other"
+
+
+@pytest.mark.parametrize("question", [
+    "which files mention budget?", "In which documents is the budget mentioned?",
+    'How many files contain "budget"?', "list all documents that mention the word budget",
+])  # fmt: skip
+def test_the_files_that_have_words(question: str) -> None:
+    assert route(question) == Aim("count", "budget", unit="file", place="all")
+
+
+@pytest.mark.parametrize("question", [
+    "which files contain errors?", "which files were changed?", "which files don't mention money?",
+    "Which document contains personal data?", "which files mention Anna in chapter 3?",
+])  # fmt: skip
+def test_other_questions_for_files(question: str) -> None:
+    assert route(question).kind == "other"
