@@ -72,7 +72,7 @@ def count_of(
     else:
         from kvstream.exact.units import count_units  # a large log needs no structure
 
-        most = PLACES if listed else 1
+        most = PLACES if aim.place == "all" else 1
         tally = count_units(sources, blocks, unit, words[0] if words else None, most)
     return None if tally is None else record(tally)
 
@@ -251,7 +251,8 @@ def _sentences(
     """Yield the answer in words, with the parts or places that the question asks for."""
     count = tally.count
     if aim.unit and not (aim.place and aim.words):
-        noun, end = aim.unit if count == 1 else _plural(aim.unit), ":" if aim.place else "."
+        noun = aim.unit if count == 1 else _plural(aim.unit)
+        end = ":" if aim.place and count else "."
         by = [f"{name}: {own:,}" for name, own in tally.forms.most_common()]
         end = f" from {amount(len(by), 'sender')}:" if aim.place == "senders" else end
         yield (

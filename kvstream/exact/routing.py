@@ -237,7 +237,15 @@ _OF_LEVEL = (
     r"occur(?:red)?|happen(?:ed)?|logged|reported|written|in|the|this|that|my|whole|entire|server|"
     r"log|logs|logfile|file|contain|show|total|we|it|you|i|get|got|see|all|altogether))*"
 )
-"""A question for the lines of a log with a level."""
+"""A question for the number of lines of a log with a level."""
+_LEVEL_PLACES = (
+    r"(?:(?:(?:what|when|which|where)(?:['’]s| is| was)|(?:show|give|print|find)(?: me)?) (?:the )?"
+    r"(?:very )?(?:(?P<first>first|earliest)|(?P<last>last|latest|most recent)) "
+    r"(?P<one>error|warning)|(?:list|show|print|give|find)(?: me)?(?: all)?(?: of)?(?: the)? "
+    r"(?P<all>error|warning)s?)(?: messages?| lines?)?(?: (?:logged|reported|there|in|of|the|this|"
+    r"log|logs|logfile|file))*"
+)
+"""A question for the first or last of them, or for all."""
 _CUTS = (
     rf"(?:,? and|[?,]) (?:where|when|(?:in|on) (?:which|what) (?:lines?|pages?|(?P<unit>{_PARTS})))"
     r"(?: (?:exactly|is|are|was|were|do|does|did|it|he|she|they|his|her|its|the|name|word|phrase|"
@@ -410,6 +418,9 @@ def _aim(text: str) -> Aim:
         return Aim("scope", scope=f"messages from {writes['name']}")
     if level := pattern_of(_OF_LEVEL).fullmatch(bare):
         return Aim("count", unit=_unit(level["unit"]))
+    if level := pattern_of(_LEVEL_PLACES).fullmatch(bare):
+        place = next(each for each in ("first", "last", "all") if level[each])
+        return Aim("count", unit=(level["one"] or level["all"]).lower(), place=place)
     wording = read(text)
     kind, marks = wording.kind, wording.marks
     plain = None if marks.get("words") else pattern_of(_PLAIN).fullmatch(bare)

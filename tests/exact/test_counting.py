@@ -818,3 +818,17 @@ def test_the_files_that_have_words(tmp_path: Path, capsys: pytest.CaptureFixture
     out, _ = ask(capsys, str(tmp_path), "Which files mention salt?")
     own = [f"{tmp_path / name}: 2" for name in ("a.txt", "c.md")]
     assert out.splitlines() == ['"salt" occurs 4 times.', "In 2 of 3 files:", *own]
+
+
+def test_the_first_and_the_last_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    lines = [
+        f"2026-05-01 10:00:{n:02} {'ERROR' if n % 7 == 3 else 'INFO'} step {n}" for n in range(40)
+    ]
+    path.write_text("\n".join(lines))
+    for place, number in (("first", 3), ("last", 38)):
+        out, _ = ask(capsys, str(path), f"What was the {place} error?")
+        assert out == f"There are 6 errors:\n{place}: {path}:{number + 1}: {lines[number]}\n"
+    out, _ = ask(capsys, str(path), "list all errors")
+    assert [line.split(": ", 1)[1] for line in out.splitlines()[1:]] == lines[3::7]
+    assert ask(capsys, str(path), "list all warnings")[0] == "There are 0 warnings.\n"

@@ -667,6 +667,16 @@ def test_lines_by_their_level() -> None:
         assert route(question).unit == ""
 
 
+def test_the_places_of_a_level() -> None:
+    for question, place in (
+        ("What was the first error?", "first"), ("when was the last error in the log", "last"),
+        ("list all errors", "all"), ("show me the errors", "all"),
+    ):  # fmt: skip
+        assert route(question) == Aim("count", unit="error", place=place)
+    for question in ("What was the first error of the queen?", "list all errors he made"):
+        assert route(question).unit == ""
+
+
 def test_how_often_is_an_estimate_in_any_words() -> None:
     for question in (
         "How often did Lena mention the campsite?", "How many errors did the disk cause?",

@@ -340,7 +340,8 @@ def _of_rows(
 
 def _for_model(paths: Sequence[str], options: Options, aims: Mapping[str, Aim]) -> Options:
     """Return the options of a reading that answers these questions."""
-    if any(each.estimates or each.kind == "count" for each in aims.values()):
+    counts = any(each.kind == "count" and each.place in ("", "senders") for each in aims.values())
+    if counts or any(each.estimates for each in aims.values()):
         say(ESTIMATED)
     # The hints of one counted question were told before it was left to a model.
     silent = not options.each and [each.kind for each in aims.values()] == ["count"]
