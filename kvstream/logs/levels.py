@@ -99,7 +99,7 @@ _HTTP = re.compile(r"HTTP/[\d.]+\"? ([45]\d\d)\b")
 """``"GET / HTTP/1.1" 500`` of a server; ``"HTTP/1.1 500 Internal Server Error"`` of a client."""
 _SERVED = re.compile(r"HTTP/[\d.]+\" [123]\d\d\b")
 """Of a request that did not fail: words of failure are those of its path or its browser."""
-_HAPROXY = re.compile(r"haproxy\[.*?(?:/\+?-?\d+){4} ([45]\d\d) ")
+_HAPROXY = re.compile(r" -?\d+(?:/\+?-?\d+){4} ([45]\d\d) ")
 _RAILS = re.compile(r"Completed ([45]\d\d) ")
 _SQUID = re.compile(r"\bTCP_\w+/([45]\d\d) ")
 _LOAD_BALANCER = re.compile(r"\bapp/\S+ \S+ \S+(?: -?[\d.]+){3} ([45]\d\d) ")
@@ -186,7 +186,8 @@ def with_failure(rest: str) -> str:
     that of a router."""
     match = None
     if (at := rest.find("HTTP/")) >= 0:
-        match = _HTTP.match(rest, at) or ("haproxy[" in rest and _HAPROXY.search(rest))
+        last = at > len(rest) - len("HTTP/1.1 ..")  # HAProxy has the request at the end
+        match = _HTTP.match(rest, at) or ((last or "haproxy[" in rest) and _HAPROXY.search(rest))
         match = match or (" app/" in rest[:at] and _LOAD_BALANCER.search(rest))
     elif "Completed " in rest:
         match = _RAILS.search(rest)

@@ -75,6 +75,8 @@ class LineParser:
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
         self._loose = 0
+        self._with_day = self._without_day = 0
+        """Number of lines of the source whose time has a day, and of other times beside them."""
         self._cache: dict[str, tuple[float, str, re.Pattern[str]]] = {}
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
@@ -100,6 +102,7 @@ class LineParser:
     def begin(self) -> None:
         """Begin another source: the header of the one before it says nothing about its fields."""
         self._status = None
+        self._with_day = self._without_day = 0
 
     def entry(self, line: str, number: int = 0) -> Entry | None:
         """Parse a line of the log; None for a piece of a line whose end is still to come."""
@@ -143,7 +146,7 @@ class LineParser:
             text = rest = message
             time, continues = None, True
         if stamp and text and not continues and (time or 0.0) < EARLIEST:  # it has no date
-            time = self._split(stamp)[0]
+            time = self._time_of_stamp(stamp)
         if not continues and text:
             continuation.head = text if timed and not self._process else ""
             last = more[-1] if more else rest
@@ -171,7 +174,14 @@ class LineParser:
         element = line.lstrip(" [")
         piece = containers.container_line(element if element[:1] == "{" else line, 0)
         time = self.parse(piece.text)[0]
-        return self._split(piece.stamp)[0] if piece.stamp and (time or 0) < EARLIEST else time
+        return self._time_of_stamp(piece.stamp) if piece.stamp and (time or 0) < EARLIEST else time
+
+    def _time_of_stamp(self, stamp: str) -> float | None:
+        """Return the time of a runtime, which says nothing about those of its programs."""
+        lines = self._with_day
+        time = self._split(stamp)[0]
+        self._with_day = lines
+        return time
 
     def parse(self, line: str) -> tuple[float | None, str]:
         """Return the time of a line, or None, and its rest; failed requests get a level."""
@@ -208,6 +218,8 @@ class LineParser:
             others = []
         for pattern in [own, *others] if own is not None and settled else others:
             if (match := pattern.match(line)) is not None:
+                if pattern in (HOUR, KERNEL) and self._beside_days():
+                    return None, line
                 with suppress(ValueError):  # a 13th month
                     seconds = self._convert(match)
                     break
@@ -230,10 +242,16 @@ class LineParser:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
         return self._finish(line, match, seconds, before, match.re)
 
+    def _beside_days(self) -> bool:
+        """Return whether a time without a day is one of a few in a log whose times have days."""
+        self._without_day += 1
+        return self._without_day <= self._with_day
+
     def _finish(
         self, line: str, end: re.Match[str], seconds: float, before: str, pattern: re.Pattern[str]
     ) -> tuple[float, str]:
         """Return the time with fraction and zone applied, and the rest of the line."""
+        self._with_day += pattern is not HOUR and pattern is not KERNEL
         fraction, zone = end.group("f", "zone")
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")

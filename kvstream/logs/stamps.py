@@ -40,11 +40,11 @@ _STAMPS = [
         rf"{_FRACTION}{_ZONE}\]?",
     ),
     # 127.0.0.1 - - [10/Oct/2000:13:55:36 -0700]; [10/Oct/2000 13:55:36]; with a letter of CUPS;
-    # S3 has owner and bucket before it
+    # 127.0.0.1:80 [10/Oct/2000:13:55:36.123] of HAProxy; S3 has owner and bucket before it
     (
-        rf"(?P<p>(?:[DIWEF] |\S+ \S+ [^\[]{{0,60}}?)?)\["
+        rf"(?P<p>(?:\S+ (?:\S+ [^\[]{{0,60}}?)?)?)\["
         rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}})[: ]{_HMS})",
-        r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
+        r"(?P<f>\.\d{1,9})?(?P<zone> [+-]\d{4})?\]",
     ),
     # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]; Sun Dec  4 04:47:44 UTC 2005 of date;
     # *Dec  4 04:47:44.123 UTC: of Cisco; uWSGI has it behind [pid: 1|app: 0|req: 7/7] and more
@@ -92,10 +92,10 @@ _STAMPS = [
         r"(?P<p>(?:<\d+>|[a-z]+\d? *:[a-z]+ *: )?)\[ *(?P<stamp>\d{1,7})",
         r"(?P<f>\.\d{3,6})(?P<zone>)s?\]",
     ),
-    # 22:15:29.606; (22:15:29); 10:15PM INF of zerolog; but 01.05.24 10:00:00 has a day
+    # 22:15:29.606; (22:15:29); 10:15PM INF of zerolog; but 10.20.30.40 is an address
     (
-        r"(?P<p>[\[(]?)(?P<stamp>(?P<h>\d\d?)[:.](?P<mi>\d\d?)"
-        r"(?:[:.](?P<s>\d\d?)|(?=[AP]M [A-Z]{3} )))",
+        r"(?P<p>[\[(]?)(?P<stamp>(?P<h>\d\d?):(?P<mi>\d\d?)"
+        r"(?::(?P<s>\d\d?)|(?=[AP]M [A-Z]{3} )))",
         rf"{_FRACTION}(?P<zone>{_HALF})[\])]?(?=[\s\[])(?!\s\d\d?:\d\d:)",
     ),
     # 5/31/2024 2:05:06 PM; Information\t5/31/2024 2:05:06 PM; Error,5/31/2024 2:05:06 PM,Disk:

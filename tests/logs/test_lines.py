@@ -34,6 +34,8 @@ NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
         ("- 1 2024.05.01 R0 2024-05-01-12.00.00.500000 R0 hello", NOON + 0.5),
         ("[Wed May 01 12:00:00 2024] [error] hello", NOON),
         ('10.0.0.1 - - [01/May/2024:14:00:00 +0200] "GET / HTTP/1.1" 200 5', NOON),
+        ('10.0.0.1 - - [01/May/2024:14:00:00.500 +0200] "GET / HTTP/1.1" 200 5', NOON + 0.5),
+        ("10.0.0.1:5 [01/May/2024:12:00:00.500] fe be/s1 hello", NOON + 0.5),
         ("24/05/01 12:00:00 INFO a.B: hello", NOON),
         ("[43200.500s][info][gc] hello", 43200.5),
         ("<6>[43200.500000] hello", 43200.5),
@@ -520,6 +522,7 @@ def test_a_status_of_failure_outranks_the_level_info(line: str) -> None:
         '127.0.0.1 - - [01/May/2024 12:00:00] "GET / HTTP/1.1" {} -',  # Flask
         "1714564800.123    20 10.0.0.1 TCP_MISS/{} 12 GET http://a/ - DIRECT/1.2.3.4 -",
         'May  1 12:00:00 lb haproxy[1]: 10.0.0.1:5 fe be/s1 0/0/1/2/3 {} 12 - - "GET / HTTP/1.1"',
+        '10.0.0.1:5 [01/May/2024:12:00:00.1] fe be/s1 0/0/1/2/3 {} 12 - - ---- "GET / HTTP/2"',
         'h2 2024-05-01T12:00:00.1Z app/lb/1 1.2.3.4:5 - -1 -1 0.1 {} - 3 4 "GET https://a/ HTTP/2"',
     ],
 )
@@ -959,3 +962,29 @@ def test_other_lines_that_begin_a_log(line: str) -> None:
 def test_the_level_of_syslog_is_no_host() -> None:
     rest = LineParser().parse("Wed May  1 12:00:00 2024 daemon.err dnsmasq[7]: no route")[1]
     assert (level_of(rest), component_of(rest)) == ("error", "dnsmasq")
+
+
+@pytest.mark.parametrize("odd", ["12:30:45 x", "[   12.345678] x", "10.20.30.40 x", "2.31.0 x"])
+def test_a_clock_without_a_day_is_no_time_beside_times_with_days(odd: str) -> None:
+    lines = [f"2024-05-01 12:00:{i:02} INFO shop: order {i}" for i in range(60)]
+    log = LogSummary()
+    log.feed("\n".join([*lines[:30], odd, *lines[30:], ""]))
+    assert (log.total.low, log.total.high, log.jumps) == (NOON, NOON + 59, 0)
+    assert log.total.count == 61
+
+
+def test_hours_below_a_line_with_a_day_are_times() -> None:
+    parser = LineParser()
+    lines = ["2024-05-01 12:00:00 begins", *(f"13:00:{i:02} x" for i in range(60))]
+    times = [parser.parse(line)[0] for line in lines]
+    assert times.count(None) == 1
+    parser.begin()
+    assert parser.parse("14:00:00 of another file")[0] is not None
+
+
+def test_the_times_of_docker_are_not_those_of_a_program_without_days() -> None:
+    parser = LineParser()
+    for i in range(60):
+        entry = parser.entry(f"2025-05-09T01:00:{i:02}.000000000Z 03:00:{i // 10:02} INFO x")
+        assert entry is not None
+        assert entry.rest.strip() == "INFO x"
