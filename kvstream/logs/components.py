@@ -24,10 +24,11 @@ _LOGGER = re.compile(
     r"|[IWEFD]\s+\d+ ([\w.-]+):\d+\] "
 )
 _FIELDS = re.compile(
-    r" ?\S+ (?P<app>\S+) (?P<process>\S+) \S+ "
+    r" ?\S+ (?P<app>[^\s|]+) (?P<process>\S+) \S+ "
     r"(?:(?:-|(?:\[(?:\\.|[^\]\\])*\])+)(?: |$))?\ufeff?"
 )
-"""Of RFC 5424: host, program, process, message type and data before the message."""
+"""Of RFC 5424: host, program, process, message type and data before the message. CEF and LEEF may
+begin in place of the program."""
 
 
 def without_fields(rest: str) -> str:

@@ -12,12 +12,13 @@ from kvstream.logs.traces import TRACE
 
 TIMES = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
          "__REALTIME_TIMESTAMP", "timeMillis", "Timestamp", "@t", "instant", "eventTime",
-         "EventTime", "TimeCreated", "time_iso8601", "time_local")  # fmt: skip
+         "EventTime", "TimeCreated", "TimeGenerated", "time_iso8601", "time_local")  # fmt: skip
 _TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE", "RenderedMessage",
-         "MessageTemplate", "@m", "@mt", "@message", "textPayload", "body")  # fmt: skip
-_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY", "Level",
-          "@l", "@level", "level_name", "sev", "log_level", "logLevel", "severity_text",
-          "severityText", "LevelDisplayName")  # fmt: skip
+         "MessageTemplate", "@m", "@mt", "@message", "textPayload",
+         "eventMessage", "body")  # fmt: skip
+_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY",
+          "LevelDisplayName", "Level", "@l", "@level", "level_name", "sev", "log_level", "logLevel",
+          "severity_text", "severityText", "error_severity", "messageType")  # fmt: skip
 _NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
          "SYSLOG_IDENTIFIER", "logger_name", "loggerName", "log.logger",
          "@module")  # fmt: skip

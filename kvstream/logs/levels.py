@@ -15,10 +15,10 @@ SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
 _LEVEL_WORDS = {
     "debug": "trace verbose debug fine finer finest trce dbug dbg vrb silly trc debu",
-    "info": "info information config inf",
+    "info": "info information informational config inf",
     "notice": "notice",
     "warning": "warn warning wrn",
-    "error": "error err eror severe failure fail erro",
+    "error": "error err eror severe failure fail erro fault",
     "fatal": "fatal critical crit emergency alert emerg panic ftl fata pnc",
 }
 _OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
@@ -28,7 +28,7 @@ _ONLY_MARKED = ("alert", "emerg", "panic", "fail", "inf")
 FACILITY = r"(?:kern|user|mail|daemon|auth(?:priv)?|syslog|lpr|news|cron|ftp|local\d)\."
 """Of syslog, before the level: ``daemon.err dnsmasq[7]:``."""
 _CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
-_ANY_CASE = "|".join(_OF_WORD)
+_ANY_CASE = "|".join(word for word in _OF_WORD if word != "fault")
 # A level is in capitals, or the first word, or set apart: "in error state" names none. It may have
 # a name before it: [core:error] of Apache, [Server thread/ERROR], app.ERROR: of Monolog.
 _LEVEL = re.compile(
@@ -48,8 +48,10 @@ _END = re.compile(r"[^a-z]|[a-z][^\w\s]")
 LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
 _APART = re.compile(
     r"^\s*[(<]([VDIWEF])\1?[)>]|(?:^|[\s\]])\[([VDIWEF])\]|^\s*\d+-\d+ .*? {2}([VDIWEF]) {2}"
+    r"|^\s*[\da-f]{8} .{13} ([VDIWEF]) "
 )
-"""A letter in brackets, of X.org twice: ``(EE)``; or in the fourth column of Android Studio."""
+"""A letter in brackets, of X.org twice: ``(EE)``; or in the fourth column of Android Studio, or
+behind the thread and the short name of WebSphere."""
 OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
 )
@@ -106,6 +108,8 @@ _LOAD_BALANCER = re.compile(r"\bapp/\S+ \S+ \S+(?: -?[\d.]+){3} ([45]\d\d) ")
 """Of AWS: behind the addresses and three durations."""
 _ROUTER = re.compile(r"%[A-Z][A-Z\d_]*(?:-[A-Z][A-Z\d_]*)*-([0-7])(?:-[A-Z\d_]+)?:")
 """``%ASA-3-106100:``, ``%LINK-3-UPDOWN:``, ``%DAEMON-3:``: the number is that of syslog."""
+_MACOS = re.compile(r" +0x[\da-f]+ +([A-Z]\w+) +0x[\da-f]+ +\d+ +\d+ +(?=\S)")
+"""Columns of ``log show``: thread, level, activity, process and time to live."""
 _STATUS = re.compile(r"[^\"]*\"(?:[^\"\\]|\\.)*\" ([45]\d\d) ")
 """Behind the first text in quotes, which is the request. Other numbers follow."""
 FIELDS = "#Fields:"
@@ -183,7 +187,7 @@ def with_status_at(place: int, line: str, rest: str) -> str:
 
 def with_failure(rest: str) -> str:
     """Return a line with the level of the failed request in it, unless its own is as high; or with
-    that of a router."""
+    that of a router or of macOS."""
     match = None
     if (at := rest.find("HTTP/")) >= 0:
         last = at > len(rest) - len("HTTP/1.1 ..")  # HAProxy has the request at the end
@@ -193,6 +197,8 @@ def with_failure(rest: str) -> str:
         match = _RAILS.search(rest)
     elif "TCP_" in rest:
         match = _SQUID.search(rest)
+    elif rest[:3] == " 0x" and (columns := _MACOS.match(rest)) is not None:
+        return f"{columns[1].upper()} {rest[columns.end() :]}"
     elif "%" in rest and (router := _ROUTER.search(rest)) is not None:
         level = SYSLOG[int(router.group(1))]
         return f"{level.upper()} {rest.lstrip()}" if level in SEVERE else rest

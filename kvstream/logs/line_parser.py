@@ -140,7 +140,7 @@ class LineParser:
         continues, timed = False, time is not None
         if time is None and text:
             # With a stamp, the program may write no time in any line.
-            surely = bool(stamp) and not continuation.head
+            surely = bool(stamp) and not (continuation.head or continuation.has_level)
             continues = continuation.continues(text, surely=surely)
         elif text and (message := self._of_trace(rest, continuation)) is not None:
             text = rest = message
@@ -149,6 +149,7 @@ class LineParser:
             time = self._time_of_stamp(stamp)
         if not continues and text:
             continuation.head = text if timed and not self._process else ""
+            continuation.has_level = levels.BEGINS_WITH_LEVEL.match(text) is not None
             last = more[-1] if more else rest
             if continuation.expects or last[-1:] == ":":
                 continuation.begin(last)

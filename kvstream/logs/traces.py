@@ -27,7 +27,11 @@ _SURELY = re.compile(
     r"|future: <|[\w./-]+:\d+:in [`'][^`']+'$"
 )
 """These lines continue another one, even if the program of a container writes no times at all."""
-_CONTINUES = re.compile(rf"\"?\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d")
+_GO_NAME = r"(?:[\w.-]+/)*[\w-]+(?:\.(?:\(\*?\w+\)|\w+(?:\[\.{3}\])?)){1,4}$"
+"""Of zap, above a place: ``k8s.io/client-go/rest.(*Request).Do``."""
+_CONTINUES = re.compile(
+    rf"\"?\}}|\]|\)|Traceback \(|exit status \d+$|{_ERROR}|Node\.js v\d|{_GO_NAME}"
+)
 TRACE = re.compile(
     rf"\s+at [\w.$<>]+|Caused by:|(?:\s+\+ Exception Group )?Traceback \(|\s+File \""
     rf"|goroutine \d+ \[|{_HEADING}"
@@ -61,6 +65,8 @@ class Continuation:
         """What the next line of the trace is like, if its form does not show it."""
         self.head = ""
         """The line that is continued, if it has a time."""
+        self.has_level = False
+        """Whether that line begins with a level, so that others of its writer do, too."""
         self._head = ""
         self._room = 0
         """Number of lines that the message of an exception below `head` may still have."""

@@ -225,3 +225,12 @@ def test_of_many_streams_the_one_with_the_oldest_line_is_forgotten() -> None:
     lines.append(cri("INFO start", 2, "stdout", "F", "pod-new  | "))
     lines.append(cri("\tat a.Job.run(Job.java:1)", 2, "stdout", "F", "pod-0  | "))
     assert read(lines).trails == 1
+
+
+def test_a_trace_below_a_line_with_a_level_is_no_error_of_its_own() -> None:
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1', "KeyError: 'k'"]
+    for level, own in (("ERROR", 0), ("INFO", 1)):
+        lines = [f"{level} shop: order {i}" for i in range(5)]
+        log = read([cri(line, 1, "stderr", "F") for line in [*lines, *trace]])
+        assert (log.total.count, log.trails) == (5 + own, 3 - own)
+        assert log.levels["error"] + log.levels["suspect"] == (5 if level == "ERROR" else 1)

@@ -988,3 +988,39 @@ def test_the_times_of_docker_are_not_those_of_a_program_without_days() -> None:
         entry = parser.entry(f"2025-05-09T01:00:{i:02}.000000000Z 03:00:{i // 10:02} INFO x")
         assert entry is not None
         assert entry.rest.strip() == "INFO x"
+
+
+@pytest.mark.parametrize("level", ["Error", "Fault", "Info", "Debug"])
+def test_the_columns_of_the_unified_log_of_macos(level: str) -> None:
+    line = f"2024-05-01 12:00:00.500000+0000 0x12a4  {level:11} 0x0   412    0    "
+    rest = LineParser().parse(f"{line}mds: (Core) [com.a:b] disk 3")[1]
+    assert level_of(rest) == level.lower().replace("fault", "error")
+    assert (component_of(rest), message_of(rest)) == ("mds", "(Core) [com.a:b] disk 3")
+    record = {"timestamp": "2024-05-01 12:00:00.5+0000", "eventMessage": "x", "messageType": level}
+    time, rest = LineParser().parse(json.dumps(record))
+    assert (time, level_of(rest)) == (NOON + 0.5, level.lower().replace("fault", "error"))
+
+
+def test_the_letter_behind_the_short_name_of_websphere() -> None:
+    lines = [f"[5/31/24 12:00:00:500 CEST] 0000006c SystemOut     {x} A 3" for x in "EWI"]
+    rests = [LineParser().parse(line)[1] for line in lines]
+    assert [level_of(rest) for rest in rests] == ["error", "warning", "info"]
+
+
+def test_a_line_of_cef_or_leef_keeps_its_words() -> None:
+    for text in ("LEEF:2.0|Acme|x|1|7|devTime=1 msg=disk sdb cannot", "CEF:0|Palo Alto|x|1|a b"):
+        assert text in LineParser().parse(f"<13>1 2024-05-01T12:00:00Z lb {text}")[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "level"),
+    [
+        ({"Level": 4, "LevelDisplayName": "Information"}, "info"),  # the event log of Windows
+        ({"level": "Informational"}, "info"),  # Azure
+        ({"error_severity": "FATAL"}, "fatal"),  # PostgreSQL
+    ],
+)
+def test_names_of_levels_in_records(record: dict[str, object], level: str) -> None:
+    line = json.dumps({"TimeGenerated": "2024-05-01T12:00:00Z", "message": "x", **record})
+    time, rest = LineParser().parse(line)
+    assert (time, level_of(rest)) == (NOON, level)

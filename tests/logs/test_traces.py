@@ -292,3 +292,10 @@ def test_many_points_below_a_trace_of_go_take_no_time(name: str) -> None:
     began = time.process_time()
     read(f"ERROR shop: failed\ngoroutine 7 [running]:\n{name} and more\n")
     assert time.process_time() - began < 1
+
+
+def test_a_stack_of_zap_has_names_without_parentheses() -> None:
+    stack = ["main.run", "\t/app/main.go:10", "k8s.io/rest.(*Request).Do", "\t/go/rest.go:3"]
+    log = LogSummary()
+    log.feed("\n".join(["2024-05-01T12:00:00.5Z\tERROR\ta.go:1\tno disk", *stack, ""]) * 3)
+    assert (log.total.count, log.trails) == (3, 12)
