@@ -108,7 +108,7 @@ class Mail:
         whole = kind.partition("/")[0]
         inline = headers.get_content_disposition() != "attachment"
         encoding = re.split(r"[\s;(]", str(headers.get("Content-Transfer-Encoding", "")).lower())[0]
-        if kind == "message/rfc822" and inline and encoding != "base64":
+        if kind == "message/rfc822" and encoding != "base64":
             yield from self._message()
         elif whole == "multipart" and boundary:
             yield from self._multipart(kind, boundary.encode("utf-8", "replace"), place)
@@ -168,7 +168,8 @@ class Mail:
                     f"{self._name} has a body in HTML, which needs lxml: install "
                     "kvstream[documents], or read the file as it is with --text."
                 ) from None
-            for pieces in html_parts(read, place, self._losses, charset):
+            fixed = "Content-Location" not in headers  # which a saved page has
+            for pieces in html_parts(read, place, self._losses, charset, fixed=fixed):
                 yield [(text, place) for text, _ in pieces or ()]
             return
         flowed = str(headers.get_param("format")).lower() == "flowed"

@@ -41,6 +41,7 @@ _BLOCKS = frozenset([
 ])  # fmt: skip
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
+_HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
 _ROLES = {
     "table": "table", "grid": "table", "treegrid": "table", "rowgroup": "tbody", "row": "tr",
     "cell": "td", "gridcell": "td", "columnheader": "th", "rowheader": "th", "listitem": "li",
@@ -68,13 +69,15 @@ def html_parts(
     heading: str = "",
     losses: Losses | None = None,
     charset: str | None = None,
+    *,
+    fixed: bool = False,
 ) -> Iterator[list[Piece] | None]:
     """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
-    ``heading`` applies until the first heading of the page. The other arguments are those of
-    `texts_of`.
+    ``heading`` applies until the first heading of the page. ``fixed``: no script shows hidden text.
+    The other arguments are those of `texts_of`.
     """
-    target = _Page(heading)
+    target = _Page(heading, fixed=fixed)
     parser, tail, begun, of_xml = _parser(target), "", False, False
     for text in texts_of(read, losses or Losses(), charset):
         # The last block is not yielded yet: it may have only the end of the text.
@@ -118,10 +121,11 @@ def may_be_raised(last: str) -> bool:
 class _Page:
     """The parser target that lxml calls; it collects the text."""
 
-    def __init__(self, heading: str) -> None:
+    def __init__(self, heading: str, *, fixed: bool) -> None:
         self.open: list[str] = []
         """The open tags."""
         self.lines = Lines(heading)
+        self._fixed = fixed
         self._drops = 0
         self._pre = 0
         self._reading = False
@@ -154,6 +158,8 @@ class _Page:
             self._drops, tag = self._drops - 1, "shown"
         elif tag == "template" and "shadowrootmode" in attributes:  # it is shown in its parent
             tag = "div"
+        elif self._is_hidden(tag, attributes):
+            tag = "template"
         inner = attributes.get("srcdoc", "") if tag == "iframe" and tag not in self.open else ""
         self.open.append(tag)
         if tag in _DROPPED:
@@ -199,6 +205,15 @@ class _Page:
             parser = _parser(self)
             parser.feed(_parsable(inner))
             parser.close()
+
+    def _is_hidden(self, tag: str, attributes: Mapping[str, str]) -> bool:
+        """Return whether an element is not shown, or draws the formula (of KaTeX or MathJax) whose
+        MathML is beside it."""
+        if attributes.get("aria-hidden") == "true" and (
+            tag == "nobr" or "katex-html" in attributes.get("class", "").split()
+        ):
+            return True
+        return self._fixed and _HIDDEN.search(attributes.get("style", "")) is not None
 
     def end(self, _: str) -> None:
         tag = self.open.pop()

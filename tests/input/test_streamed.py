@@ -163,6 +163,40 @@ def made(**parts: Any) -> EmailMessage:
     return message
 
 
+def test_a_mail_that_is_forwarded_as_a_file_is_read(tmp_path: Path) -> None:
+    outer = made(text="See below.\n", inside=made(subject="Inner", text="It sails at nine.\n"))
+    data = outer.as_bytes()
+    assert b"Content-Disposition: attachment" in data  # as most programs write
+    sources = opened(tmp_path, "a.eml", data)
+    text = "".join(block.text for block in sources)
+    assert text.index("See below.") < text.index("Subject: Inner") < text.index("sails at nine.")
+    assert sources.notes == []
+
+
+def test_what_a_mail_does_not_show_is_not_read(tmp_path: Path) -> None:
+    head = "From: Liv <liv@example.org>\nMIME-Version: 1.0\nContent-Type: text/html\n"
+    page = (
+        '<div style="mso-hide:all; DISPLAY : none">Preview.<p>Gone.</p></div><p>Seen.</p>'
+        '<p style="display:nonesuch">Here.</p>'
+    )
+    text = text_of(tmp_path, "a.eml", f"{head}\n{page}\n")
+    assert text.split()[-2:] == ["Seen.", "Here."]
+    assert "Gone." not in text
+    saved = f"{head}Content-Location: https://example.org/\n\n{page}\n"
+    assert "Gone." in text_of(tmp_path, "b.eml", saved)  # a script may show it
+    assert "Gone." in text_of(tmp_path, "a.html", f"<html>{page}")
+
+
+@pytest.mark.parametrize(
+    "drawn", ['<span class="katex-html" aria-hidden="true">', '<nobr aria-hidden="true">']
+)
+def test_a_formula_that_is_drawn_beside_its_mathml_is_read_once(tmp_path: Path, drawn: str) -> None:
+    end = "</nobr>" if "nobr" in drawn else "</span>"
+    math = f"<math><msup><mi>x</mi><mn>2</mn></msup></math>{drawn}<i>x</i><i>2</i>{end}"
+    text = text_of(tmp_path, "a.html", f"<html><p>If {math} <i aria-hidden='true'>fits</i>.</p>")
+    assert text == "If x^2 fits.\n"
+
+
 @pytest.mark.parametrize(
     "header",
     [
