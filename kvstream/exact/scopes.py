@@ -510,7 +510,9 @@ def _as_in_a_log(text: str) -> str:
     """Return a text whose time a log would not have with seconds and the century."""
     match = _STAMP.match(text := text.removeprefix("\u200e"))
     if match is None or (
-        match["second"] and "," not in match[0] and max(map(len, match.group("a", "c"))) == 4
+        match["second"]
+        and "," not in match[0]
+        and (max(map(len, match.group("a", "c"))) == 4 or match["sep"] == "/")
     ):
         return text
     a, sep, b, c = match.group("a", "sep", "b", "c")
@@ -568,14 +570,16 @@ def _limit(value: str, parser: LineParser, first: float, rest: str) -> float:
         with suppress(ValueError):
             date = datetime.fromisoformat(f"{match['day'] or start.date()}T{clock}Z")
             return date.timestamp() - zone
+    within = float(f"0{rest[8:]}")  # the last second counts whole, unless it has a fraction
     with suppress(ValueError):
-        date = datetime.fromisoformat(value)
-        return date.timestamp() if date.tzinfo else date.replace(tzinfo=UTC).timestamp() - zone
+        date = datetime.fromisoformat(f"{value}T{rest}" if value.isdigit() else value)
+        time = date.timestamp() if date.tzinfo else date.replace(tzinfo=UTC).timestamp() - zone
+        return time + within * (time % 1 == 0)
     for end in ("", ":00", f" {rest[:8]}"):
         own = deepcopy(parser)
-        time, _ = own.parse(_as_in_a_log(f"{value}{end} x"))
-        if time is not None:
-            return time - zone * (own.zone is None)
+        found, _ = own.parse(_as_in_a_log(f"{value}{end} x"))
+        if found is not None:
+            return found - zone * (own.zone is None) + within * (found % 1 == 0)
     raise UsageError(
         f"{value!r} is not a time; write 2024-05-01, '2024-05-01 10:30', 10:30, '3 pm' or 'Tuesday "
         "10:00'."

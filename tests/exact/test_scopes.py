@@ -881,3 +881,20 @@ def test_an_outline_does_not_hold_the_text(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < path.stat().st_size // 2
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "until", ["2024-05-01 12:00:01", "2024-05-01T12:00:01", "2024-05-01T14:00:01+0200", "12:00:01"]
+)
+def test_the_last_second_counts_whole(tmp_path: Path, until: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"2024-05-01 12:00:0{i}.700 order {i}\n" for i in range(5)))
+    assert read(path, until=until).count("\n") == 2
+    assert read(path, until="2024-05-01T12:00:01.2").count("\n") == 1
+    assert read(path, until="20240501") == path.read_text()
+
+
+def test_a_log_whose_years_have_two_digits(tmp_path: Path) -> None:
+    path = tmp_path / "spark.log"
+    path.write_text("".join(f"24/05/{day} 12:00:00 INFO a.B: x\n" for day in (30, 31)))
+    assert read(path, since="2024-05-31") == "24/05/31 12:00:00 INFO a.B: x\n"
