@@ -19,6 +19,9 @@ from kvstream.input.sources import SourceSet
 ENTRY = 1000
 """A heading with at most so many bytes below it is an entry of a table of contents, if the part of
 the same number or title is ten times as long."""
+BLANK = 8
+"""A numbered heading of a text with at most so many bytes below it is one, too, if its number comes
+again."""
 LONGEST, LONGEST_MARKED = 80, 500
 """Characters of a heading, and of one that Markdown marks, or a sign behind its number."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
@@ -35,6 +38,8 @@ _SECTION = re.compile(r"(?P<number>\d+(?:\.\d+)*)\.? +(?P<title>[A-Z][^.!?;]*[^.
 _CAPITALS = re.compile(r"(?=.*[A-Z]{3})[A-Z\d][A-Z\d ,.'’:&()-]+$")
 _NUMERAL = re.compile(r"(?P<number>[IVXLC]+)(?:\.(?: +[A-Z].*[^.,;])?)?$")
 """A heading with a Roman number alone: a chapter, if no heading says so."""
+_BELOW = re.compile(r"[\"“‘']?[A-Z].*[^.,;:!?\"”]$")
+"""A title in any case below a number, if an empty line follows."""
 _MARKDOWN = re.compile(r"(?P<level>#{1,6}) +(?P<title>.*[^ #]|)[ #]*$")
 _OF_MARKDOWN = re.compile(r"\.(?:md|markdown|mdx|rmd|qmd)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 """Files in which a heading needs no empty line before it, and tildes are no underline."""
@@ -197,7 +202,7 @@ def _headings(
             part = _heading(line, after.text.strip() if after else "", blank=begins)
             repeats = isinstance(now, int) and part is not None and part.title == latest
             if held is not None and text:
-                if part is not None and not part.kind and _CAPITALS.match(text):  # its title
+                if _is_title(text, part, after, *held):
                     held, part = (replace(held[0], title=f"{held[0].title} {text}"), held[1]), None
                 yield held
                 held = None
@@ -214,6 +219,15 @@ def _headings(
         blank = not text or text.startswith("===")  # a line above a heading
     if held is not None:
         yield held
+
+
+def _is_title(text: str, part: Part | None, after: Line | None, held: Part, line: Line) -> bool:
+    """Return whether a line below the heading `held`, which has only a number, is its title."""
+    if part is not None:
+        return not part.kind and _CAPITALS.match(text) is not None
+    if held.kind == "numeral" or line.text.lstrip()[:1] == "#" or len(text) > LONGEST:
+        return False
+    return after is not None and not after.text.strip() and _BELOW.match(text) is not None
 
 
 def _bookmarks(
@@ -320,11 +334,17 @@ def _parts(pairs: Sequence[tuple[Part, Line]], ends: dict[int, Line]) -> list[Pa
 def _are_no_entries(parts: Sequence[Part]) -> list[bool]:
     """Return for each part whether it is no entry of a table of contents."""
     keys = [(part.source, part.kind, part.number or part.title.casefold()) for part in parts]
-    longest: dict[object, int] = {}
-    for key, part in zip(keys, parts, strict=True):
-        longest[key] = max(longest.get(key, 0), part.end - part.begin)
     nexts = [part.begin for part in parts[1:]] + [part.end for part in parts[-1:]]
+    own = [behind - part.begin for part, behind in zip(parts, nexts, strict=True)]
+    last = {key: part.begin for key, part in zip(keys, parts, strict=True)}
+    longest: dict[object, int] = {}
+    stays = []
+    for key, part, size in zip(keys, parts, own, strict=True):
+        bare = "" not in (part.number, part.place) and size <= len(part.title.encode()) + BLANK
+        stays.append(not bare or part.begin == last[key])
+        if stays[-1]:
+            longest[key] = max(longest.get(key, 0), part.end - part.begin)
     return [
-        behind - part.begin > ENTRY or 10 * (part.end - part.begin) >= longest[key]
-        for key, part, behind in zip(keys, parts, nexts, strict=True)
+        stay and (size > ENTRY or 10 * (part.end - part.begin) >= longest[key])
+        for key, part, size, stay in zip(keys, parts, own, stays, strict=True)
     ]

@@ -312,6 +312,30 @@ def test_a_title_below_a_number_belongs_to_it(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("gap", ["\n", "\n\n"])
+def test_a_title_in_any_case_below_a_number_belongs_to_it(tmp_path: Path, gap: str) -> None:
+    path = tmp_path / "a.txt"
+    titles = ("The Boy in the Boat", "Mr. Fox Arrives", "“And" + " so they all sailed" * 9)
+    texts = [f"Chapter {n}{gap}{t}\n\nIt rained.\n\n" for n, t in enumerate(titles, 1)]
+    path.write_text("".join(texts) + "Chapter 4\n\nIt froze\nand snowed.\n")
+    assert read(path, only="the boy in the boat") == texts[0]
+    assert [part.title for part in outline(open_sources(str(path)))] == [
+        "Chapter 1 The Boy in the Boat", "Chapter 2 Mr. Fox Arrives", "Chapter 3", "Chapter 4",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gap", [" ", "\n"])
+def test_contents_before_a_preface_have_no_chapters(tmp_path: Path, gap: str) -> None:
+    path = tmp_path / "a.txt"
+    names = [f"CHAPTER {n}{gap}{t}\n\n" for n, t in (("I", "I SET OFF"), ("II", "I COME HOME"))]
+    chapters = [f"{name}It rained.\n\n" for name in names]
+    preface = f"PREFACE\n\n{'It was so. ' * 40}\n\n"
+    path.write_text(f"CONTENTS\n\n{''.join(names)}\n\n{preface}{''.join(chapters)}")
+    for number in (1, 2):
+        assert read(path, only=f"chapter {number}") == chapters[number - 1]
+    assert read(path, only="preface") == preface
+
+
 def test_an_initial_is_no_number_of_a_chapter(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("L. Frank Baum\n\na\n\n1. The Cyclone\n\nb\n\n2. The Road\n\nc\n")
