@@ -12,7 +12,7 @@ from itertools import chain, groupby, pairwise
 
 from kvstream.exact.routing import INNER, OUTER
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
-from kvstream.input.blocks import TextBlock
+from kvstream.input.blocks import Heading, TextBlock
 from kvstream.input.lines import Line, lines_of
 from kvstream.input.sources import SourceSet
 
@@ -175,7 +175,9 @@ def outline(sources: SourceSet) -> list[Part]:
         marks = sources.bookmarks(source)
         tight = _OF_MARKDOWN.search(sources.names[source]) is not None
         read = partial(_bookmarks, marks=marks) if marks else partial(_headings, tight=tight)
-        pairs += ((part, _light(line)) for part, line in read(lines, ends))
+        own = [(part, _light(line)) for part, line in read(lines, ends)]
+        marked = [pair for pair in own if not _is_unmarked(*pair)]
+        pairs += marked if len(marked) > 1 else own  # the only one is the title
     parts = _parts(pairs, ends)
     pairs = [pair for pair, stays in zip(pairs, _are_no_entries(parts), strict=True) if stays]
     return _parts(pairs, ends)  # the text of an entry belongs to the part before it
@@ -193,13 +195,15 @@ def _headings(
         assert line is not None
         ends[line.block.source] = line
         text = line.text.strip()
-        if isinstance(now := line.block.place, str):
-            if text and now not in (place, ""):
-                yield _part(now, line, getattr(now, "level", 0)), line
-            place = now if text else place
-        elif not fence:
-            begins = blank or (tight and _MARKDOWN.match(text) is not None)
+        marked = isinstance(now := line.block.place, str)
+        if isinstance(now, str) and text and now not in (place, ""):
+            yield from [held] if held is not None else ()
+            held, place = None, now
+            yield _part(now, line, getattr(now, "level", 0)), line
+        elif not fence and (not now or not marked or isinstance(now, Heading)):
+            begins = blank or marked or (tight and _MARKDOWN.match(text) is not None)
             part = _heading(line, after.text.strip() if after else "", blank=begins)
+            part = None if marked and part and part.kind not in OUTER + INNER else part
             repeats = isinstance(now, int) and part is not None and part.title == latest
             if held is not None and text:
                 if _is_title(text, part, after, *held):
@@ -219,6 +223,12 @@ def _headings(
         blank = not text or text.startswith("===")  # a line above a heading
     if held is not None:
         yield held
+
+
+def _is_unmarked(part: Part, line: Line) -> bool:
+    """Return whether a heading of a document is only a line that looks like one."""
+    place = line.block.place
+    return isinstance(place, str) and part.title != " ".join(place.split())
 
 
 def _is_title(text: str, part: Part | None, after: Line | None, held: Part, line: Line) -> bool:

@@ -428,6 +428,26 @@ def test_levels_of_headings(tmp_path: Path, kind: str) -> None:
         assert [*dict.fromkeys(b.place for b in blocks if b.text.strip())] == inside, only
 
 
+@pytest.mark.parametrize("kind", ["html", "docx", "epub"])
+@pytest.mark.parametrize("title", [False, True])
+def test_chapters_that_a_document_does_not_mark(tmp_path: Path, kind: str, title: bool) -> None:
+    texts = ["Chapter 1", "It rained.", "Chapter 2: Snow", "It snowed.", "In chapter 1, it rained."]
+    page = "<h1>Boats</h1>" * title + "".join(f"<p><b>{text}</b></p>" for text in texts)
+    rows = [("Heading1", "Boats")] * title + [("", text) for text in texts]
+    path = tmp_path / f"a.{kind}"
+    made = {"html": f"<html>{page}".encode(), "docx": docx(rows), "epub": epub([page.encode()])}
+    path.write_bytes(made[kind])
+    text = "".join(block.text for block in open_sources(str(path), only="chapter 2"))
+    assert text.split("\n")[0] == "Chapter 2: Snow"
+    assert text.strip().endswith(texts[-1])
+    titles = [part.title for part in outline(open_sources(str(path)))]
+    assert titles == ["Boats"] * title + ["Chapter 1", "Chapter 2: Snow"]
+    path = tmp_path / "b.html"  # a document that marks its parts has no others
+    path.write_text(f"<html><h2>Sea</h2>{page}<h2>Land</h2><p>Part 2</p><p>It froze.</p>")
+    marked = [part.title for part in outline(open_sources(str(path)))]
+    assert marked == ["Sea", *["Boats"] * title, "Land"]
+
+
 def test_books_and_pages(tmp_path: Path) -> None:
     names = ["Chapter One", "Chapter Two", "Chapter Three"]
     book, document, paged = (tmp_path / f"a.{kind}" for kind in ("epub", "docx", "pdf"))
