@@ -271,7 +271,8 @@ def _light(line: Line) -> Line:
     return line._replace(pieces=((block, 0, 0),))
 
 
-def _end(line: Line) -> int:
+def end_of(line: Line) -> int:
+    """Return the global byte offset of the end of a line."""
     block, _, end = line.pieces[-1]
     return int(block.offsets()[end])
 
@@ -324,7 +325,7 @@ def _parts(pairs: Sequence[tuple[Part, Line]], ends: dict[int, Line]) -> list[Pa
     for part, line in reversed(pairs):
         if part.source != source:
             source, open = part.source, {}
-            whole = _end(ends[source]), ends[source], False
+            whole = end_of(ends[source]), ends[source], False
         levels = [level for level in open if level <= part.level]
         # The open heading of the highest number of these levels begins first.
         end, last, heads = min((open[level] for level in levels), default=whole)

@@ -21,7 +21,7 @@ from time import gmtime, strftime
 from kvstream.errors import SourceError, UsageError
 from kvstream.exact.outline import Part, in_english, joined, number_of, of_kind, outline
 from kvstream.exact.routing import EXCLUSIVE, INNER, OUTER
-from kvstream.exact.units import is_head, sender_of
+from kvstream.exact.units import definitions, is_head, sender_of
 from kvstream.exact.wording import ORDINALS, TENS, WORDS
 from kvstream.input.blocks import TextBlock
 from kvstream.input.lines import Line, lines_of
@@ -64,6 +64,10 @@ _PLACED = re.compile(rf"(?P<kind>{_UNITS})s? (?:no\.? )?(?P<first>\d+){_TO_NUMBE
 _TITLE = re.compile(
     rf"(?:the )?(?:(?:{_KINDS}) (?:called |named |titled |on |about )?)?"
     rf"[\"'“‘]?(?P<name>.+?)[\"'”’]?(?: (?:{_KINDS}))?",
+    re.IGNORECASE,
+)
+_OF_CODE = re.compile(
+    r"(?:the )?(?P<unit>function|method|class) [\"'`]?(?P<name>[\w$]+)(?:\(\))?[\"'`]?",
     re.IGNORECASE,
 )
 _CLOCK = re.compile(r"(\d\d+):(\d\d):(\d\d)")
@@ -234,6 +238,9 @@ def _scope(sources: SourceSet, only: str) -> Scope:
     hits = _hits(parts, only) or _hits(cells, only)
     if not hits and (scope := _numbered(sources, only)):
         return scope
+    if not hits and (code := _OF_CODE.fullmatch(only)):
+        unit = "class" if code["unit"].lower() == "class" else "function"
+        hits = definitions(sources.again(), unit, code["name"])
     pair = re.split(r"(?i),? (?:of|in) |, |(?<=[\divxlc]) (?=[a-z])", only, maxsplit=1)
     for inner, outer in (pair, pair[::-1]) if len(pair) == 2 and not hits else ():
         if not hits and len(around := _hits(parts, outer)) == 1:

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from itertools import accumulate, chain, groupby, islice, pairwise
+from functools import partial
+from itertools import accumulate, chain, groupby, islice, pairwise, takewhile
 from pathlib import PurePath
 
 from kvstream.errors import SourceError
 from kvstream.exact.counting import Place, Tally
-from kvstream.exact.outline import Part, joined, of_kind, outline
+from kvstream.exact.outline import Part, end_of, joined, of_kind, outline
 from kvstream.exact.routing import HEADINGS, OF_LOG
 from kvstream.exact.words import OTHER, Words
 from kvstream.input.blocks import TextBlock
@@ -66,6 +67,10 @@ _FUNCTIONS = {
     r"[\w:~]+\s*\([^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)[^;{}()=]*(?:(?<!:):(?!:)[^;={]*)?\{",
 }  # fmt: skip
 """How a function of a language begins, by the suffixes of its files."""
+_GOES_ON = re.compile(r"\s*(?:[)\]{}]|end\b|\w+:\s*$)").match
+"""Returns whether a line that is not indented is of the same function: a bracket, or a label."""
+_RECEIVER = re.compile(r"(?<=^func )\([^()]*\)")
+"""What comes before the name of a method of Go."""
 _SUFFIXES = {f".{s}": pattern for key, pattern in _FUNCTIONS.items() for s in key.split()}
 
 
@@ -310,13 +315,27 @@ def _count_code(
     lines: Iterator[Line], name: str, unit: str, words: Words | None, tally: Tally
 ) -> bool:
     """Count definitions in a file of code, without those in comments and strings."""
+    every, code, starts = _code(lines, name, unit)
+    text = "".join(line.text for line in every)
+    ends = [*accumulate(len(line.text) for line in every)]
+    for begin, end in pairwise([*starts, len(text)]):
+        match = words.pattern.search(text, begin, end) if words else None
+        if words is None or match:
+            line = every[bisect_right(ends, begin)]
+            _add(tally, [line], form=match[0] if match else "")
+    return code != ""
+
+
+def _code(lines: Iterator[Line], name: str, unit: str) -> tuple[list[Line], str, list[int]]:
+    """Return the lines of a file of code, its text with blanks for comments and strings, and where
+    its functions or classes begin; nothing of other files."""
     from pygments.lexers import get_lexer_for_filename
     from pygments.token import Comment, String
 
     pattern = _SUFFIXES.get(PurePath(name).suffix.lower())
     every = _whole(lines) if pattern else None
     if not every:
-        return False
+        return [], "", []
     text = "".join(line.text for line in every)
     lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
     code = "".join(
@@ -324,14 +343,37 @@ def _count_code(
         for kind, value in lexer.get_tokens(text.replace("\r\n", " \n"))  # else it is shortened
     )
     pattern = r"^[ \t]*(?:\w+[ \t]+)*class[ \t]+\w+" if unit == "class" else pattern
-    starts = [at.start() for at in re.finditer(pattern or "", code, re.MULTILINE)]
-    ends = [*accumulate(len(line.text) for line in every)]
-    for begin, end in pairwise([*starts, len(text)]):
-        match = words.pattern.search(text, begin, end) if words else None
-        if words is None or match:
-            line = every[bisect_right(ends, begin)]
-            _add(tally, [line], form=match[0] if match else "")
-    return True
+    return every, code, [at.start() for at in re.finditer(pattern or "", code, re.MULTILINE)]
+
+
+def definitions(sources: SourceSet, unit: str, name: str) -> list[Part]:
+    """Return the functions or classes with a name in files of code, as parts of a text. Each ends
+    before the next line that is indented no more."""
+    found = []
+    named = re.compile(rf"(?<![\w$]){re.escape(name)}(?![\w$])")
+    for source, own in groupby(lines_of(sources), key=lambda line: line.block.source):
+        every, code, starts = _code(own, sources.names[source], unit)
+        ends = [*accumulate(len(line.text) for line in every)]
+        texts = [code[begin:end] for begin, end in pairwise([0, *ends])]
+        for first in (bisect_right(ends, start) for start in starts):
+            head = _RECEIVER.sub("", texts[first]).partition("(")[0]
+            if named.search(head):
+                goes_on = partial(_is_inside, depth=_indentation(texts[first]))
+                inside = takewhile(goes_on, texts[first + 1 :])
+                last = first + sum(1 for _ in inside)
+                place = f"lines {every[first].number}-{every[last].number}"
+                title, begin, end = head.strip(), every[first].byte, end_of(every[last])
+                found.append(Part(title, unit, "", 1, source, begin, end, place))
+    return found
+
+
+def _is_inside(line: str, depth: int) -> bool:
+    """Return whether a line below the head of a definition, of this depth, is part of it."""
+    return not line.strip() or _indentation(line) > depth or _GOES_ON(line) is not None
+
+
+def _indentation(line: str) -> int:
+    return len(line.expandtabs()) - len(line.expandtabs().lstrip())
 
 
 def _count_items(lines: Iterator[Line], words: Words | None, tally: Tally) -> bool:

@@ -336,6 +336,41 @@ def test_contents_before_a_preface_have_no_chapters(tmp_path: Path, gap: str) ->
     assert read(path, only="preface") == preface
 
 
+@pytest.mark.parametrize(
+    ("name", "only", "own"),
+    [
+        (
+            "a.py",
+            "function main",
+            'def main(\n    a,\n):\n    """Say.\nHi.\n"""\n\n    return a\n\n\n',
+        ),
+        ("a.py", "method main_of()", "    def main_of(main):\r\n        pass\r\n\r\n"),
+        ("a.py", 'the class "A"', "class A:\n    def b(self): ...\n"),
+        (
+            "a.c",
+            "function main",
+            "int main(void)\n{\n#if X\n    goto out;\n#endif\nout:\n    x();\n}\n\n",
+        ),
+        ("a.go", "function main", "func (main *T) main() {\n}\n"),
+        ("a.js", "function main", "const main = async (a) => {\n  print(a);\n};\n"),
+        ("a.rb", "function main", "def self.main\n  1\nend\n"),
+    ],
+)
+def test_a_definition_in_code(tmp_path: Path, name: str, only: str, own: str) -> None:
+    after = {
+        "py": "@main\ndef b(main): ...\n", "c": "static int main_x;\n",
+        "go": "func b(main int) {}\n", "js": "let b = 1;\n", "rb": "B = 1\n",
+    }  # fmt: skip
+    path = tmp_path / name
+    path.write_bytes(f"\n{own}{after[name.partition('.')[2]]}".encode())
+    assert read(path, only=only) == own
+    path.write_bytes((own + own).encode())
+    with pytest.raises(SourceError, match="2 parts are"):
+        read(path, only=only)
+    with pytest.raises(SourceError, match="has no function other"):
+        read(path, only="function other")
+
+
 def test_an_initial_is_no_number_of_a_chapter(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("L. Frank Baum\n\na\n\n1. The Cyclone\n\nb\n\n2. The Road\n\nc\n")
