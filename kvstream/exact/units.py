@@ -355,11 +355,11 @@ def definitions(sources: SourceSet, unit: str, name: str) -> list[Part]:
         every, code, starts = _code(own, sources.names[source], unit)
         ends = [*accumulate(len(line.text) for line in every)]
         texts = [code[begin:end] for begin, end in pairwise([0, *ends])]
-        for first in (bisect_right(ends, start) for start in starts):
+        for first in dict.fromkeys(bisect_right(ends, start) for start in starts):
             head = _RECEIVER.sub("", texts[first]).partition("(")[0]
             if named.search(head):
                 goes_on = partial(_is_inside, depth=_indentation(texts[first]))
-                inside = takewhile(goes_on, texts[first + 1 :])
+                inside = takewhile(goes_on, (texts[n] for n in range(first + 1, len(texts))))
                 last = first + sum(1 for _ in inside)
                 place = f"lines {every[first].number}-{every[last].number}"
                 title, begin, end = head.strip(), every[first].byte, end_of(every[last])
