@@ -25,6 +25,7 @@ LONGEST_HEADING = 200
 """Maximum characters of a heading. Longer text is not a heading."""
 _DROPPED = frozenset([
     "script", "style", "template", "noscript", "head", "svg", "annotation", "annotation-xml",
+    "audio", "canvas", "video", "datalist",
 ])  # fmt: skip
 _SHOWN = frozenset(["text", "foreignobject"])
 """What of a drawing (SVG) is text. Its other elements are dropped."""
@@ -39,6 +40,8 @@ _BLOCKS = frozenset([
     "h5", "h6", "header", "hgroup", "hr", "iframe", "legend", "li", "main", "menu", "nav", "ol",
     "option", "p", "pre", "section", "shown", "summary", "table", "td", "th", "tr", "ul",
 ])  # fmt: skip
+_SPACED = frozenset(["button", "input", "select", "textarea"])
+"""What stands apart from the words around it, in the same line."""
 _GROUPS = frozenset(["thead", "tbody", "tfoot"])
 _TABLES = frozenset(["table", "tr", "td", "th", *_GROUPS])
 _HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
@@ -191,8 +194,8 @@ class _Page:
             self.lines.end_line()
         elif tag == "br":
             self.lines.add("\n")
-        elif tag == "tspan" and "x" in attributes:  # another line of a label
-            self.lines.add(" ")
+        elif tag in _SPACED or (tag == "tspan" and "x" in attributes):  # another line of a label
+            self._set_apart()
         if is_heading:
             self._heading, self._alt = [], ""
         elif tag == "img":
@@ -239,10 +242,17 @@ class _Page:
             self._in_head = False
         if tag in _BLOCKS:
             self.lines.end_line()
+        elif tag in _SPACED:
+            self._set_apart()
         if tag in ("ol", "ul") and self._lists:
             self._lists.pop()
         self._navigation -= tag == "nav"
         self._pre -= tag == "pre"
+
+    def _set_apart(self) -> None:
+        if self._last.strip():
+            self.lines.add(" ")
+            self._last = " "
 
     def _begin_list(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a list or an item of it. Lists of links, and those without numbers, have none."""

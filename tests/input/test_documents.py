@@ -502,6 +502,15 @@ def test_blocks_of_html_stand_apart(tmp_path: Path) -> None:
         ),
         ('</p><h2><img alt="Part  I"></h2><h2>Two<img alt="x"></h2>', "Part I\n\nTwo"),
         ("<x:b>light</x:b><x:b>house</x:b></p><x:p>dark</x:p>", "lighthouse\n\ndark"),
+        (
+            "Ann<input>Ben<button>Save</button><button>Undo</button> <select><option>1</select>x",
+            "Ann Ben Save Undo\n1\nx",
+        ),
+        (
+            "A<video>No video.<p>x</p></video><audio>No audio.</audio><canvas>No</canvas>"
+            "<input><datalist><option>x</datalist>B<video src='x'/> C",
+            "A B C",
+        ),
         ("light&shy;house, Leucht\u00adturm", "lighthouse, Leuchtturm"),
         (
             "<del>$100</del><ins>$90</ins> <s>7</s>, <strike><b>5</b></strike><i>6</i>",
